@@ -10,7 +10,14 @@ namespace meshrun {
 // 64 bits of a stream of integers; stable across builds and hosts. Not against an adversary.
 class Digest {
  public:
-  Digest& add(int64_t value);
+  Digest& add(int64_t value) {
+    // The finalizer of MurmurHash3, keyed by what came before.
+    uint64_t x = state_ * 0x9fb21c651e98df25 + static_cast<uint64_t>(value);
+    x = (x ^ (x >> 33)) * 0xff51afd7ed558ccd;
+    x = (x ^ (x >> 33)) * 0xc4ceb9fe1a85ec53;
+    state_ = x ^ (x >> 33);
+    return *this;
+  }
   Digest& add(std::span<const int64_t> values);
   uint64_t value() const { return state_; }
 

@@ -65,7 +65,7 @@ PlannedCollective PlannedCollective::scatter(Along pieces, IntArgument src,
                                              const GroupArgument& group, Agreement agreement) {
   PlannedCollective made(static_cast<uint8_t>(Kind::kScatterV), std::move(pieces), {}, group,
                          std::move(agreement));
-  made.collective_->spec.root = src.to_int();
+  made.collective_->spec.root = src;
   if (!made.collective_->is_root()) made.extent_ = -1;
   return made;
 }

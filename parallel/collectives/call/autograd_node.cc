@@ -12,6 +12,11 @@ Kind kind_of(const Collective& collective, Direction direction) {
   return direction == Direction::kForward ? spec.kind : adjoint_of(spec.kind);
 }
 
+// Under which a node keeps its collective.
+const char* key_of(Direction direction) {
+  return direction == Direction::kForward ? "collective" : "adjoint";
+}
+
 // Static, for errors.
 const char* backward_name(const Collective& collective, Kind kind) {
   switch (kind) {
@@ -23,32 +28,32 @@ const char* backward_name(const Collective& collective, Kind kind) {
       return "backward of gather_v";
     case Kind::kScatterV:
       return "backward of scatter_v";
-    case Kind::kAllToAllV:
+    default:
       break;
   }
-  // Others say in their words what they are.
+  // An all-to-all of a plan says in its words what it is.
   return collective.spec.agreed == 0 ? "backward of all_to_all_v" : "backward";
 }
 
 }  // namespace
 
 at::Tensor CollectiveNode::forward(AutogradContext* ctx, const at::Tensor& tensor,
-                                   const CollectivePtr& collective, Direction direction,
-                                   WorkPtr* work) {
-  save_collective(ctx, collective);
-  ctx->saved_data.emplace("is_back", direction == Direction::kBack);
-  if (kind_of(*collective, direction) == Kind::kScatterV && !collective->is_root() &&
+                                   const CollectivePtr& collective, Launch how) {
+  ctx->saved_data.emplace(key_of(how.direction), at::IValue::make_capsule(collective));
+  if (kind_of(*collective, how.direction) == Kind::kScatterV && !collective->is_root() &&
       tensor.defined()) {
     ctx->saved_data.emplace("shape", tensor.sizes());
   }
   // Inside forward() the mode is off, whatever it was outside.
-  return launch(*collective, tensor, {direction, tensor.defined() && tensor.requires_grad(), work});
+  how.requires_grad = tensor.defined() && tensor.requires_grad();
+  return launch(*collective, tensor, how);
 }
 
 variable_list CollectiveNode::backward(AutogradContext* ctx, const variable_list& grads) {
-  const CollectivePtr collective = saved_collective(ctx);
   const Direction direction =
-      ctx->saved_data.at("is_back").toBool() ? Direction::kBack : Direction::kForward;
+      ctx->saved_data.count(key_of(Direction::kBack)) > 0 ? Direction::kBack : Direction::kForward;
+  const auto collective = c10::static_intrusive_pointer_cast<Collective>(
+      ctx->saved_data.at(key_of(direction)).toCapsule());
   const Kind kind = kind_of(*collective, direction);
   const CalledAs name(backward_name(*collective, kind));
   at::Tensor gradient = differentiable(grads[0], collective, reverse_of(direction));
@@ -62,7 +67,7 @@ variable_list CollectiveNode::backward(AutogradContext* ctx, const variable_list
 at::Tensor differentiable(const at::Tensor& tensor, const CollectivePtr& collective,
                           Direction direction, WorkPtr* work) {
   if (wants_gradient(tensor) && !collective->is_wrong()) {
-    return CollectiveNode::apply(tensor, collective, direction, work);
+    return CollectiveNode::apply(tensor, collective, Launch{.direction = direction, .work = work});
   }
   const c10::NoGradGuard no_grad;  // a backend may copy with tensor operators
   return launch(*collective, tensor, {direction, /*requires_grad=*/false, work});

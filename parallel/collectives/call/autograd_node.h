@@ -24,7 +24,7 @@ inline bool wants_gradient(const at::Tensor& tensor) {
 
 struct CollectiveNode : torch::autograd::Function<CollectiveNode> {
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& tensor,
-                            const CollectivePtr& collective, Direction direction, WorkPtr* work);
+                            const CollectivePtr& collective, Launch how = {});
   static variable_list backward(AutogradContext* ctx, const variable_list& grads);
 };
 

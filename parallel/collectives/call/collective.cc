@@ -60,7 +60,7 @@ void set_root(Collective& collective, std::string_view name, int64_t root) {
   spec.root = 0;  // until it is known to be one
   std::string problem = check_rank(name, root, collective.world);
   if (problem.empty()) {
-    spec.root = static_cast<int>(root);
+    spec.root = root;
   } else if (spec.problem.empty()) {
     spec.problem = std::move(problem);
   }

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "c10/util/DimVector.h"
+#include "c10/util/Exception.h"
 #include "fmt/format.h"
 #include "parallel/base/collective_errors.h"
 #include "parallel/collectives/output_memory.h"
@@ -41,6 +42,8 @@ at::Tensor empty_output_of(const CollectiveSpec& spec, int rank, const at::Tenso
       extent = spec.cut.of(rank);
       shape[static_cast<size_t>(spec.received.dim)] = spec.received.total();
       break;
+    default:
+      TORCH_INTERNAL_ASSERT(false, name_of(spec.kind));
   }
   return empty_output(shape, tensor.options());
 }

@@ -5,27 +5,39 @@
 namespace meshrun {
 namespace {
 
+using c10d::OpType;
 using Kind = CollectiveSpec::Kind;
 
 struct Row {
-  const char* name;
+  OpType type;
   Kind adjoint;
 };
 
 // By kind.
-constexpr std::array<Row, 5> kRows = {{
-    {"all_gather_v", Kind::kReduceScatterV},
-    {"reduce_scatter_v", Kind::kAllGatherV},
-    {"gather_v", Kind::kScatterV},
-    {"scatter_v", Kind::kGatherV},
-    {"all_to_all_v", Kind::kAllToAllV},
+constexpr std::array<Row, 18> kRows = {{
+    {OpType::BARRIER, Kind::kBarrier},
+    {OpType::BROADCAST, Kind::kReduce},
+    {OpType::ALLREDUCE, Kind::kAllReduce},
+    {OpType::REDUCE, Kind::kBroadcast},
+    {OpType::ALLGATHER, Kind::kReduceScatter},
+    {OpType::GATHER, Kind::kScatter},
+    {OpType::SCATTER, Kind::kGather},
+    {OpType::REDUCE_SCATTER, Kind::kAllGather},
+    {OpType::ALLTOALL, Kind::kAllToAll},
+    {OpType::SEND, Kind::kReceive},
+    {OpType::RECV, Kind::kSend},
+    {OpType::COALESCED, Kind::kCoalesced},
+    {OpType::ALLGATHER, Kind::kReduceScatterV},
+    {OpType::REDUCE_SCATTER, Kind::kAllGatherV},
+    {OpType::GATHER, Kind::kScatterV},
+    {OpType::SCATTER, Kind::kGatherV},
+    {OpType::ALLTOALL, Kind::kAllToAllV},
+    {OpType::BARRIER, Kind::kCompare},
 }};
 
 const Row& row_of(Kind kind) { return kRows[static_cast<size_t>(kind)]; }
 
 }  // namespace
-
-const char* name_of(Kind kind) { return row_of(kind).name; }
 
 Kind adjoint_of(Kind kind) { return row_of(kind).adjoint; }
 
@@ -34,5 +46,7 @@ CollectiveSpec adjoint(CollectiveSpec spec) {
   if (spec.kind == Kind::kAllToAllV) std::swap(spec.cut, spec.received);
   return spec;
 }
+
+OpType op_type_of(Kind kind) { return row_of(kind).type; }
 
 }  // namespace meshrun

@@ -1,4 +1,4 @@
-// One collective on pieces of uneven size, as its caller describes it and every backend makes it.
+// One collective as its caller describes it and every backend makes it.
 //
 //   kind              input                        output
 //   kAllGatherV       this rank's piece            all pieces, along cut.dim
@@ -7,6 +7,7 @@
 //   kScatterV         all pieces, on `root` alone  this rank's piece
 //   kAllToAllV        a piece for each rank,       a piece from each rank,
 //                     along cut.dim                along received.dim
+//   c10d's kinds      as c10d::Backend has them; the ucx backend alone describes these so
 //
 // A description holds no tensor, so that autograd nodes and plans can keep it. What belongs to one
 // call alone stands at the end.
@@ -22,12 +23,14 @@
 #include "c10/util/ArrayRef.h"
 #include "parallel/base/strided_span.h"
 #include "parallel/comm/interface/cut.h"
+#include "parallel/comm/interface/operation_kind.h"
 #include "torch/csrc/distributed/c10d/Types.hpp"
+#include "torch/csrc/distributed/c10d/Work.hpp"
 
 namespace meshrun {
 
 struct CollectiveSpec {
-  enum class Kind : uint8_t { kAllGatherV, kReduceScatterV, kGatherV, kScatterV, kAllToAllV };
+  using Kind = OperationKind;
   // Makes words for an error; called only where ranks disagree.
   using Words = std::function<std::string()>;
 
@@ -36,10 +39,13 @@ struct CollectiveSpec {
   // pair by pair, what a rank sends with what its receiver expects.
   Cut cut = {};
   Cut received = {};  // the output's, in an all-to-all
-  int root = -1;
+  int64_t root = -1;
+  c10d::ReduceOp::RedOpType op = c10d::ReduceOp::SUM;  // of c10d's reductions; pieces are summed
   // 16-bit floats are added in float32 and rounded once; false: in their own dtype. Compared in
   // every kind, used in sums.
   bool use_fp32 = true;
+  // A sum in two levels is rounded between hosts, too (rounded_sum.h).
+  bool rounds_between_hosts = false;
   // A number that all ranks must have alike beside all this, such as the digest of a plan. 0: none.
   uint64_t agreed = 0;
   // Appended to this rank's side of the error where ranks disagree. Absent: sizes and dims say it.
@@ -67,10 +73,10 @@ struct CollectiveSpec {
   static CollectiveSpec reduce_scatter_v(at::IntArrayRef sizes, int64_t dim) {
     return make(Kind::kReduceScatterV, sizes, dim);
   }
-  static CollectiveSpec gather_v(at::IntArrayRef sizes, int64_t dim, int root) {
+  static CollectiveSpec gather_v(at::IntArrayRef sizes, int64_t dim, int64_t root) {
     return make(Kind::kGatherV, sizes, dim, root);
   }
-  static CollectiveSpec scatter_v(at::IntArrayRef sizes, int64_t dim, int root) {
+  static CollectiveSpec scatter_v(at::IntArrayRef sizes, int64_t dim, int64_t root) {
     return make(Kind::kScatterV, sizes, dim, root);
   }
   static CollectiveSpec all_to_all_v(Cut sent, Cut expected) {
@@ -82,7 +88,7 @@ struct CollectiveSpec {
   }
 
  private:
-  static CollectiveSpec make(Kind kind, at::IntArrayRef sizes, int64_t dim, int root = -1) {
+  static CollectiveSpec make(Kind kind, at::IntArrayRef sizes, int64_t dim, int64_t root = -1) {
     CollectiveSpec spec;
     spec.kind = kind;
     spec.cut = {dim, Extents(sizes.begin(), sizes.end())};
@@ -91,11 +97,11 @@ struct CollectiveSpec {
   }
 };
 
-// "all_gather_v".
-const char* name_of(CollectiveSpec::Kind kind);
-
-// The collective that carries gradients back. Its adjoint is the first one again.
+// The collective on pieces that carries gradients back. Its adjoint is the first one again.
 CollectiveSpec::Kind adjoint_of(CollectiveSpec::Kind kind);
 CollectiveSpec adjoint(CollectiveSpec spec);
+
+// What a Work of c10d's says that it is of.
+c10d::OpType op_type_of(CollectiveSpec::Kind kind);
 
 }  // namespace meshrun

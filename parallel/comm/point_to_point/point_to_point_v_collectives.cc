@@ -20,7 +20,6 @@
 
 namespace meshrun {
 
-using c10d::OpType;
 using point_to_point::copy_own;
 using point_to_point::copy_own_into_bytes;
 using point_to_point::memory_view;
@@ -157,22 +156,6 @@ std::string words_of(const CollectiveSpec& spec, const at::Tensor& tensor) {
                             spec.requires_grad ? ", with a gradient" : "");
 }
 
-OpType type_of(CollectiveSpec::Kind kind) {
-  switch (kind) {
-    case CollectiveSpec::Kind::kAllGatherV:
-      return OpType::ALLGATHER;
-    case CollectiveSpec::Kind::kReduceScatterV:
-      return OpType::REDUCE_SCATTER;
-    case CollectiveSpec::Kind::kGatherV:
-      return OpType::GATHER;
-    case CollectiveSpec::Kind::kScatterV:
-      return OpType::SCATTER;
-    case CollectiveSpec::Kind::kAllToAllV:
-      break;
-  }
-  return OpType::ALLTOALL;
-}
-
 }  // namespace
 
 // Who gets which bytes, and what is to be done when they are there.
@@ -302,7 +285,7 @@ PointToPointVCollectives::WorkPtr PointToPointVCollectives::work_of(
   }
   rest.timeout = spec.timeout;
   rest.async = spec.async;
-  return c10::make_intrusive<PointToPointWork>(type_of(spec.kind), std::move(parts),
+  return c10::make_intrusive<PointToPointWork>(op_type_of(spec.kind), std::move(parts),
                                                std::move(rest));
 }
 
@@ -523,12 +506,13 @@ PointToPointVCollectives::WorkPtr PointToPointVCollectives::run(const at::Tensor
       case Kind::kScatterV:
         return scatter(output, input, spec);
       case Kind::kAllToAllV:
-        break;
+        return all_to_all(output, input, spec);
+      default:
+        throw CollectiveArgumentError(fmt::format("{} is not on pieces", name_of(spec.kind)));
     }
-    return all_to_all(output, input, spec);
   } catch (...) {
     // Errors belong to the Work.
-    return c10::make_intrusive<PointToPointWork>(type_of(spec.kind), std::current_exception());
+    return c10::make_intrusive<PointToPointWork>(op_type_of(spec.kind), std::current_exception());
   }
 }
 

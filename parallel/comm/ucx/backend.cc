@@ -10,7 +10,7 @@
 #include "parallel/base/collective_errors.h"
 #include "parallel/base/errors.h"
 #include "parallel/base/no_collectives.h"
-#include "parallel/comm/ucx/backend_call.h"
+#include "parallel/comm/ucx/backend_plan.h"
 #include "parallel/comm/ucx/engine/transport/ucx_transport.h"
 #include "parallel/comm/ucx/store_address_book.h"
 #include "parallel/comm/ucx/work.h"
@@ -43,7 +43,7 @@ ucx::GroupConfig group_config(int rank, int size, const UcxBackend::Options& opt
   return config;
 }
 
-int64_t digest_of_ways(const UcxBackend::Options& options) {
+int64_t digest_of_algorithms(const UcxBackend::Options& options) {
   Digest digest;
   for (const int host : options.hosts) digest.add(host);
   return static_cast<int64_t>(digest.add(options.sums_in_rank_order).value());
@@ -59,39 +59,39 @@ ucx::Failure problem_of(const ucx::GroupConfig& config, std::string_view what,
 }
 
 // The function whose calls all of these are; null: none.
-template <typename Calls>
-const char* scope_of(const Calls& calls) {
-  if (calls.empty()) return nullptr;
-  const char* const scope = calls.front().scope.text;
-  const bool is_one = std::all_of(calls.begin(), calls.end(),
-                                  [&](const auto& call) { return call.scope.text == scope; });
+template <typename Plans>
+const char* scope_of(const Plans& plans) {
+  if (plans.empty()) return nullptr;
+  const char* const scope = plans.front().scope.text;
+  const bool is_one = std::all_of(plans.begin(), plans.end(),
+                                  [&](const auto& plan) { return plan.scope.text == scope; });
   return is_one ? scope : nullptr;
 }
 
 }  // namespace
 
-std::string UcxBackend::words_of(const Calls& calls) {
-  for (const Call& call : calls) {
-    if (call.is_wrong()) return call.problem();
+std::string UcxBackend::words_of(const Plans& plans) {
+  for (const Plan& plan : plans) {
+    if (plan.is_wrong()) return plan.problem();
   }
-  if (calls.size() == 1) return calls.front().words();
-  const char* const scope = scope_of(calls);
+  if (plans.size() == 1) return plans.front().words();
+  const char* const scope = scope_of(plans);
   std::string text =
       fmt::format("{}{} operations at once: ", scope == nullptr ? "" : fmt::format("{} (", scope),
-                  calls.size());
-  for (size_t i = 0; i < calls.size() && text.size() < ucx::HeaderCheck::kMaxText; ++i) {
-    text += (i > 0 ? "; " : "") + (scope == nullptr ? calls[i].words() : calls[i].own_words());
+                  plans.size());
+  for (size_t i = 0; i < plans.size() && text.size() < ucx::HeaderCheck::kMaxText; ++i) {
+    text += (i > 0 ? "; " : "") + (scope == nullptr ? plans[i].words() : plans[i].own_words());
   }
   return scope == nullptr ? text : text + ")";
 }
 
-ucx::PieceSizes UcxBackend::sizes_of(const Calls& calls) {
-  if (calls.size() == 1) return calls.front().own_sizes;
+ucx::PieceSizes UcxBackend::sizes_of(const Plans& plans) {
+  if (plans.size() == 1) return plans.front().own_sizes;
   // In elements, since each call has slices of its own.
   ucx::PieceSizes all;
   all.sent_slice = all.expected_slice = 1;
-  for (const Call& call : calls) {
-    const ucx::PieceSizes& its = call.own_sizes;
+  for (const Plan& plan : plans) {
+    const ucx::PieceSizes& its = plan.own_sizes;
     for (const int64_t size : its.sent) all.sent.push_back(size * its.sent_slice);
     for (const int64_t size : its.expected) all.expected.push_back(size * its.expected_slice);
   }
@@ -100,14 +100,14 @@ ucx::PieceSizes UcxBackend::sizes_of(const Calls& calls) {
 
 struct UcxBackend::Coalescing {
   c10::intrusive_ptr<UcxWork> work;
-  Calls calls;
+  std::shared_ptr<Plans> plans = std::make_shared<Plans>();
 };
 
 UcxBackend::UcxBackend(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
                        c10::intrusive_ptr<Options> options)
     : Backend(rank, size),
       options_(std::move(options)),
-      ways_(digest_of_ways(*options_)),
+      algorithms_digest_(digest_of_algorithms(*options_)),
       timeout_ms_(options_->timeout.count()) {
   if (options_->engine == nullptr) options_->engine = own_engine();
   const auto error = options_->engine->join(
@@ -153,161 +153,160 @@ std::chrono::nanoseconds UcxBackend::timeout_of(std::chrono::milliseconds asked)
   return std::chrono::milliseconds(milliseconds);
 }
 
-UcxBackend::WorkPtr UcxBackend::submit(Call&& call) {
-  const c10d::OpType type = call.type;
-  auto calls = std::make_shared<Calls>();
-  calls->push_back(std::move(call));
-  return submit(std::move(calls), type);
+c10::intrusive_ptr<UcxWork> UcxBackend::put_off(Plans& plans) {
+  if (coalescing_threads_.load(std::memory_order_relaxed) == 0) return nullptr;
+  MutexLock lock(mu_);
+  const auto open = coalescing_.find(std::this_thread::get_id());
+  if (open == coalescing_.end()) return nullptr;
+  std::move(plans.begin(), plans.end(), std::back_inserter(*open->second->plans));
+  return open->second->work;
 }
 
-UcxBackend::WorkPtr UcxBackend::submit(Calls&& calls, c10d::OpType type) {
-  return submit(std::make_shared<Calls>(std::move(calls)), type);
-}
-
-UcxBackend::WorkPtr UcxBackend::submit(std::shared_ptr<Calls> calls, c10d::OpType type) {
-  check_collectives_allowed([&] { return words_of(*calls); });
-  if (coalescing_threads_.load(std::memory_order_relaxed) > 0) {
-    MutexLock lock(mu_);
-    const auto open = coalescing_.find(std::this_thread::get_id());
-    if (open != coalescing_.end()) {
-      Coalescing& coalescing = *open->second;
-      std::move(calls->begin(), calls->end(), std::back_inserter(coalescing.calls));
-      return coalescing.work;
+UcxBackend::WorkPtr UcxBackend::submit(std::shared_ptr<Plans> all, c10d::OpType type,
+                                       c10::intrusive_ptr<UcxWork> work) {
+  Plans& plans = *all;
+  if (work == nullptr) {
+    check_collectives_allowed([&] { return words_of(plans); });
+    if (auto coalesced = put_off(plans)) return coalesced;
+    work = c10::make_intrusive<UcxWork>(group_, type);
+  }
+  UcxWork::Results results;
+  std::vector<std::pair<at::Tensor, at::Tensor>> to_copy;
+  bool has_messages = false;
+  for (Plan& plan : plans) {
+    has_messages = has_messages || plan.is_point_to_point();
+    std::move(plan.results.begin(), plan.results.end(), std::back_inserter(results));
+    // A problem here is one of all ranks; nothing is received.
+    if (!plan.is_wrong()) {
+      std::move(plan.to_copy.begin(), plan.to_copy.end(), std::back_inserter(to_copy));
+    }
+    plan.to_copy.clear();
+  }
+  std::vector<Plan> messages;
+  if (has_messages) messages = take_messages(plans);
+  UcxWork::Operations operations;
+  if (!plans.empty()) operations.push_back(group_->submit(operation_of(all)));
+  std::optional<ucx::Failure> problem;
+  for (Plan& message : messages) {
+    if (!message.is_wrong()) {
+      operations.push_back(group_->submit(message_of(std::move(message))));
+    } else if (!problem) {
+      // Messages have no header: the other rank learns of it when its time is up.
+      problem = problem_of(group_->config(), name_of(message.spec.kind), message.problem());
     }
   }
-  auto work = c10::make_intrusive<UcxWork>(group_, type);
-  start(*work, std::move(calls));
+  work->start(std::move(operations), std::move(results), copies_of(std::move(to_copy)), problem);
   return work;
 }
 
-void UcxBackend::start(UcxWork& work, std::shared_ptr<Calls> all) {
-  Calls& calls = *all;
-  UcxWork::Results results;
-  std::vector<std::pair<at::Tensor, at::Tensor>> to_copy;
-  for (Call& call : calls) {
-    std::move(call.results.begin(), call.results.end(), std::back_inserter(results));
-    // A problem here is one of all ranks; nothing is received.
-    if (!call.is_wrong()) {
-      std::move(call.to_copy.begin(), call.to_copy.end(), std::back_inserter(to_copy));
-    }
-    call.to_copy.clear();
-  }
-  const auto first_message = std::stable_partition(
-      calls.begin(), calls.end(), [](const Call& call) { return !call.is_point_to_point(); });
-  std::vector<Call> messages(std::make_move_iterator(first_message),
-                             std::make_move_iterator(calls.end()));
-  calls.erase(first_message, calls.end());
-
-  UcxWork::Operations operations;
-  std::optional<ucx::Failure> problem;
-  if (!calls.empty()) operations.push_back(start_collective(all));
-  for (Call& message : messages) {
-    if (message.is_wrong()) {
-      // Messages have no header: the other rank learns of it when its time is up.
-      if (!problem) {
-        problem = problem_of(group_->config(), ucx::name_of(message.kind), message.problem());
-      }
-    } else {
-      operations.push_back(start_point_to_point(std::move(message)));
-    }
-  }
-  work.start(std::move(operations), std::move(results), copies_of(std::move(to_copy)), problem);
+std::vector<UcxBackend::Plan> UcxBackend::take_messages(Plans& plans) {
+  const auto first = std::stable_partition(
+      plans.begin(), plans.end(), [](const Plan& plan) { return !plan.is_point_to_point(); });
+  std::vector<Plan> messages(std::make_move_iterator(first), std::make_move_iterator(plans.end()));
+  plans.erase(first, plans.end());
+  return messages;
 }
 
 // What does not depend on where the calls' memory is.
-void UcxBackend::fill_in(ucx::OperationSpec& spec, const Calls& calls) {
-  const Call& first = calls.front();
+void UcxBackend::fill_in(ucx::OperationSpec& spec, const Plans& plans) const {
+  const Plan& first = plans.front();
   ucx::Signature& signature = spec.signature;
   Digest digest;
-  digest.add(ucx::kAlgorithmVersion).add(ways_).add(static_cast<int64_t>(calls.size()));
+  digest.add(ucx::kAlgorithmVersion)
+      .add(algorithms_digest_)
+      .add(static_cast<int64_t>(plans.size()));
   std::chrono::nanoseconds timeout{0};
   spec.drive = ucx::Drive::kCaller;
-  for (const Call& call : calls) {
-    call.append_agreed(digest);
-    signature.bytes += call.bytes;
-    if (call.is_wrong()) signature.flags |= ucx::kHasProblem;
-    if (call.requires_grad) signature.flags |= ucx::kRequiresGrad;
-    timeout = std::max(timeout, timeout_of(call.timeout));
-    if (call.async) spec.drive = ucx::Drive::kThread;
+  for (const Plan& plan : plans) {
+    plan.append_agreed(digest);
+    signature.bytes += plan.bytes;
+    if (plan.is_wrong()) signature.flags |= ucx::kHasProblem;
+    if (plan.spec.requires_grad) signature.flags |= ucx::kRequiresGrad;
+    timeout = std::max(timeout, timeout_of(plan.spec.timeout));
+    if (plan.spec.async) spec.drive = ucx::Drive::kThread;
   }
   spec.timeout = timeout;
   signature.digest = digest.value();
-  signature.kind = calls.size() == 1 ? first.kind : ucx::OperationKind::kCoalesced;
+  signature.kind = plans.size() == 1 ? first.spec.kind : OperationKind::kCoalesced;
   signature.dtype = first.dtype.value_or(DType::kUInt8);
-  spec.record.scope = scope_of(calls);
-  if (calls.size() > 1) return;
-  signature.ndim = first.shape_agrees ? static_cast<uint8_t>(first.shape.size()) : 0;
-  signature.root = first.root;
   ucx::FlightRecord& record = spec.record;
+  record.scope = scope_of(plans);
+  record.bytes = signature.bytes;
+  if (plans.size() > 1) return;
+  signature.ndim = first.shape_agrees ? static_cast<uint8_t>(first.shape.size()) : 0;
+  signature.root = static_cast<int32_t>(first.spec.root);
   record.ndim = static_cast<uint8_t>(std::min<size_t>(first.shape.size(), record.kSizes));
   std::copy_n(first.shape.begin(), record.ndim, record.shape.begin());
-  record.size_count = static_cast<int32_t>(first.sizes.size());
-  std::copy_n(first.sizes.begin(), std::min<size_t>(first.sizes.size(), record.kSizes),
-              record.sizes.begin());
+  const at::IntArrayRef sizes = first.agreed_sizes();
+  record.size_count = static_cast<int32_t>(sizes.size());
+  std::copy_n(sizes.begin(), std::min<size_t>(sizes.size(), record.kSizes), record.sizes.begin());
 }
 
-std::shared_ptr<ucx::Operation> UcxBackend::start_collective(const std::shared_ptr<Calls>& calls) {
+std::shared_ptr<const ucx::Schedule> UcxBackend::schedule_of(const Plans& plans) {
+  Plan::Key key;
+  for (const Plan& plan : plans) plan.append_key(key);
+  // By sizes that all ranks know, so that both ends of a message cut alike.
+  std::vector<int64_t> shares;  // empty: all of one call
+  if (plans.size() > 1) {
+    std::vector<int64_t> bytes;
+    for (const Plan& plan : plans) bytes.push_back(plan.bytes);
+    shares = ucx::share_messages(ucx::kMaxMessages, bytes);
+    key.insert(key.end(), shares.begin(), shares.end());
+  }
+  return schedules_.get(key, [&] {
+    ucx::Place place = group_->place();
+    if (!shares.empty()) {
+      place.tuning.messages = shares[0];
+      place.headers_carry = false;
+    }
+    ucx::Schedule all = plans.front().schedule(place);
+    auto inputs = static_cast<int32_t>(plans.front().inputs.size());
+    auto outputs = static_cast<int32_t>(plans.front().outputs.size());
+    for (size_t i = 1; i < plans.size(); ++i) {
+      place.tuning.messages = shares[i];
+      all = ucx::join(std::move(all), plans[i].schedule(place), inputs, outputs);
+      inputs += static_cast<int32_t>(plans[i].inputs.size());
+      outputs += static_cast<int32_t>(plans[i].outputs.size());
+    }
+    return all;
+  });
+}
+
+ucx::OperationSpec UcxBackend::operation_of(const std::shared_ptr<Plans>& plans) {
   ucx::OperationSpec spec;
   // In a child of fork() a lock of the cache may be held for ever: nothing is planned.
-  if (group_->is_forked()) return group_->submit(std::move(spec));
-  fill_in(spec, *calls);
-  spec.record.bytes = spec.signature.bytes;
-  spec.sizes = sizes_of(*calls);
-  // The calls own the tensors; the words are asked for while they do.
-  spec.keep_alive = calls;
-  spec.text = [all = calls.get()] { return words_of(*all); };
-  if (std::ranges::any_of(*calls, [](const Call& call) { return call.fill != nullptr; })) {
-    spec.fill = [all = calls.get()](int32_t piece, int64_t offset, StridedSpan to,
+  if (group_->is_forked()) return spec;
+  fill_in(spec, *plans);
+  spec.sizes = sizes_of(*plans);
+  // The plans own the tensors; the words are asked for while they do.
+  spec.keep_alive = plans;
+  spec.text = [all = plans.get()] { return words_of(*all); };
+  const auto is_filled = [](const Plan& plan) { return plan.spec.fill != nullptr; };
+  if (std::ranges::any_of(*plans, is_filled)) {
+    spec.fill = [all = plans.get()](int32_t piece, int64_t offset, StridedSpan to,
                                     int64_t to_offset, int64_t bytes) {
-      for (const Call& call : *all) {
-        const auto pieces = static_cast<int32_t>(call.input_pieces.size());
-        if (piece < pieces) return call.fill(piece, offset, to, to_offset, bytes);
+      for (const Plan& plan : *all) {
+        const auto pieces = static_cast<int32_t>(plan.input_cuts.size());
+        if (piece < pieces) return plan.spec.fill(piece, offset, to, to_offset, bytes);
         piece -= pieces;
       }
     };
   }
   // A header alone is a barrier.
-  const ucx::OperationKind kind = calls->front().kind;
+  Plan& first = plans->front();
   const bool is_header_alone =
-      calls->size() == 1 && group_->config().check_headers &&
-      (kind == ucx::OperationKind::kBarrier || kind == ucx::OperationKind::kCompare);
-  if ((spec.signature.flags & ucx::kHasProblem) == 0 && !is_header_alone) {
-    Call::Key key;
-    for (const Call& call : *calls) call.append_key(key);
-    // By sizes that all ranks know, so that both ends of a message cut alike.
-    std::vector<int64_t> shares;  // empty: all of one call
-    if (calls->size() > 1) {
-      std::vector<int64_t> bytes;
-      for (const Call& call : *calls) bytes.push_back(call.bytes);
-      shares = ucx::share_messages(ucx::kMaxMessages, bytes);
-      key.insert(key.end(), shares.begin(), shares.end());
-    }
-    spec.schedule = schedules_.get(key, [&] {
-      ucx::Place place = group_->place();
-      if (!shares.empty()) {
-        place.tuning.messages = shares[0];
-        place.headers_carry = false;
-      }
-      ucx::Schedule all = calls->front().schedule(place);
-      auto inputs = static_cast<int32_t>(calls->front().inputs.size());
-      auto outputs = static_cast<int32_t>(calls->front().outputs.size());
-      for (size_t i = 1; i < calls->size(); ++i) {
-        place.tuning.messages = shares[i];
-        all = ucx::join(std::move(all), (*calls)[i].schedule(place), inputs, outputs);
-        inputs += static_cast<int32_t>((*calls)[i].inputs.size());
-        outputs += static_cast<int32_t>((*calls)[i].outputs.size());
-      }
-      return all;
-    });
-    spec.inputs = std::move(calls->front().inputs);
-    spec.outputs = std::move(calls->front().outputs);
-    for (size_t i = 1; i < calls->size(); ++i) {
-      const Call& call = (*calls)[i];
-      spec.inputs.insert(spec.inputs.end(), call.inputs.begin(), call.inputs.end());
-      spec.outputs.insert(spec.outputs.end(), call.outputs.begin(), call.outputs.end());
-    }
+      plans->size() == 1 && group_->config().check_headers &&
+      (first.spec.kind == OperationKind::kBarrier || first.spec.kind == OperationKind::kCompare);
+  if ((spec.signature.flags & ucx::kHasProblem) != 0 || is_header_alone) return spec;
+  spec.schedule = schedule_of(*plans);
+  spec.inputs = std::move(first.inputs);
+  spec.outputs = std::move(first.outputs);
+  for (size_t i = 1; i < plans->size(); ++i) {
+    const Plan& plan = (*plans)[i];
+    spec.inputs.insert(spec.inputs.end(), plan.inputs.begin(), plan.inputs.end());
+    spec.outputs.insert(spec.outputs.end(), plan.outputs.begin(), plan.outputs.end());
   }
-  return group_->submit(std::move(spec));
+  return spec;
 }
 
 void UcxBackend::startCoalescing() {
@@ -335,8 +334,7 @@ UcxBackend::WorkPtr UcxBackend::endCoalescing() {
     coalescing_.erase(open);
     --coalescing_threads_;
   }
-  start(*coalescing->work, std::make_shared<Calls>(std::move(coalescing->calls)));
-  return coalescing->work;
+  return submit(std::move(coalescing->plans), c10d::OpType::COALESCED, coalescing->work);
 }
 
 c10::intrusive_ptr<c10d::Backend> UcxBackend::split(

@@ -151,41 +151,33 @@ class UcxBackend : public c10d::Backend,
   const std::shared_ptr<ucx::Engine>& engine() const { return group_->engine(); }
   std::string flight_record() const { return group_->flight_record(); }
 
-  // One call on its way to the engine, and where its memory must lie (backend_call.h).
-  struct Call;
+  // One call on its way to the engine, and where its memory must lie (backend_plan.h).
+  struct Plan;
 
  private:
   struct Coalescing;
-  struct Calls;
+  struct Plans;
 
-  WorkPtr submit(Call&& call);
-  // In one operation; `type` is the Work's.
-  WorkPtr submit(Calls&& calls, c10d::OpType type);
-  WorkPtr submit(std::shared_ptr<Calls> calls, c10d::OpType type);
-  void start(UcxWork& work, std::shared_ptr<Calls> calls);
-  std::shared_ptr<ucx::Operation> start_collective(const std::shared_ptr<Calls>& calls);
-  std::shared_ptr<ucx::Operation> start_point_to_point(Call&& call);
-  void fill_in(ucx::OperationSpec& spec, const Calls& calls);
+  // In one operation, for a Work of this type, or for `work`, which has collected them.
+  WorkPtr submit(std::shared_ptr<Plans> plans, c10d::OpType type,
+                 c10::intrusive_ptr<UcxWork> work = {});
+  // The Work of all, where this thread collects calls; null: it does not, and `plans` are here.
+  c10::intrusive_ptr<UcxWork> put_off(Plans& plans);
+  static std::vector<Plan> take_messages(Plans& plans);
+  ucx::OperationSpec operation_of(const std::shared_ptr<Plans>& plans);
+  ucx::PointToPointSpec message_of(Plan&& plan) const;
+  void fill_in(ucx::OperationSpec& spec, const Plans& plans) const;
+  std::shared_ptr<const ucx::Schedule> schedule_of(const Plans& plans);
   // What was called, or the first problem of it.
-  static std::string words_of(const Calls& calls);
+  static std::string words_of(const Plans& plans);
   // The rows of its all-to-alls, which headers compare; empty where it has none.
-  static ucx::PieceSizes sizes_of(const Calls& calls);
+  static ucx::PieceSizes sizes_of(const Plans& plans);
   std::chrono::nanoseconds timeout_of(std::chrono::milliseconds asked) const;
-
-  // What single and coalesced calls share: one part each.
-  Call all_reduce_call(const at::Tensor& tensor, const c10d::AllreduceOptions& options,
-                       Accumulate accumulate = Accumulate::kWide) const;
-  Call all_gather_call(const Tensors& outputs, const at::Tensor& input,
-                       const c10d::AllgatherOptions& options) const;
-  Call all_gather_base_call(const at::Tensor& output, const at::Tensor& input,
-                            const c10d::AllgatherOptions& options) const;
-  Call reduce_scatter_base_call(const at::Tensor& output, const at::Tensor& input,
-                                const c10d::ReduceScatterOptions& options) const;
-  Call point_to_point_call(bool is_send, const Tensors& tensors, int peer, int tag) const;
+  std::shared_ptr<Plans> message(bool is_send, const Tensors& tensors, int peer, int tag) const;
 
   const c10::intrusive_ptr<Options> options_;
   // Of what algorithms depend on beside a call; compared with each.
-  const int64_t ways_;
+  const int64_t algorithms_digest_;
   std::atomic<int64_t> timeout_ms_;
   std::shared_ptr<ucx::Group> group_;
   ucx::ScheduleCache schedules_;

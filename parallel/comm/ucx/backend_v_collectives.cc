@@ -4,18 +4,15 @@
 #include <utility>
 
 #include "fmt/format.h"
-#include "parallel/comm/ucx/backend_call.h"
+#include "parallel/comm/ucx/backend_plan.h"
 
 namespace meshrun {
 
-using c10d::OpType;
-using ucx::OperationKind;
-using Form = UcxBackend::Call::Form;
-
 namespace {
 
-using Call = UcxBackend::Call;
-using Kind = CollectiveSpec::Kind;
+using Form = UcxBackend::Plan::Form;
+using Kind = OperationKind;
+using Plan = UcxBackend::Plan;
 
 // Of a slice of extent 1 along `dim`.
 int64_t elements_beside(const at::Tensor& tensor, int64_t dim) {
@@ -24,19 +21,17 @@ int64_t elements_beside(const at::Tensor& tensor, int64_t dim) {
   return elements;
 }
 
-// What all ranks have alike: `tensor`, except its extent along `dim`, and the sizes there.
-void agree_on(Call& call, const at::Tensor& tensor, const Cut& cut) {
-  call.shape = at::DimVector(tensor.sizes());
-  call.shape[static_cast<size_t>(cut.dim)] = -1;
-  call.shape_agrees = true;
-  call.sizes = at::DimVector(cut.sizes.begin(), cut.sizes.end());
-  call.sizes_agree = true;
-  call.dim = static_cast<int>(cut.dim);
-  call.bytes =
+// What all ranks have alike: `tensor`, except its extent along the cut.
+void agree_on_pieces(Plan& plan, const at::Tensor& tensor) {
+  const Cut& cut = plan.spec.cut;
+  plan.shape.assign(tensor.sizes().begin(), tensor.sizes().end());
+  plan.shape[static_cast<size_t>(cut.dim)] = -1;
+  plan.shape_agrees = true;
+  plan.bytes =
       static_cast<int64_t>(tensor.element_size()) * elements_beside(tensor, cut.dim) * cut.total();
 }
 
-Call::Slices slices_of(const at::Tensor& tensor, const Cut& cut, int64_t cut_dim) {
+Plan::Slices slices_of(const at::Tensor& tensor, const Cut& cut, int64_t cut_dim) {
   return {tensor.sizes(), static_cast<int64_t>(tensor.element_size()), cut.dim, cut.sizes, cut_dim};
 }
 
@@ -54,155 +49,147 @@ bool is_same_memory(const ConstStridedSpan& a, const ConstStridedSpan& b) {
          (a.layout.rows == 1 || a.layout.pitch == b.layout.pitch);
 }
 
-// What the engine is told of each kind. The call's arguments fit.
-
-void describe_all_gather(Call& call, const CollectiveSpec& spec, int rank, const at::Tensor& output,
-                         const at::Tensor& input) {
-  if (!call.takes(input, "the input") || !call.takes_output(output, "the output")) return;
-  call.results = {output};
-  agree_on(call, input, spec.cut);
-  call.add_input(call.whole_to_read(input, Form::kRows), row_of(input, spec.cut.dim));
-  call.add_outputs(call.whole_to_write(output, Form::kContiguous),
-                   slices_of(output, spec.cut, spec.cut.dim));
-  call.in_place = is_same_memory(call.inputs[0], call.outputs[static_cast<size_t>(rank)]);
+// All pieces, and one.
+void add_whole_input(Plan& plan, const at::Tensor& input) {
+  plan.add_inputs(plan.whole_to_read(input, Form::kContiguous),
+                  slices_of(input, plan.spec.cut, plan.spec.cut.dim));
+}
+void add_whole_output(Plan& plan, const at::Tensor& output) {
+  plan.add_outputs(plan.whole_to_write(output, Form::kContiguous),
+                   slices_of(output, plan.spec.cut, plan.spec.cut.dim));
+}
+void add_own_input(Plan& plan, const at::Tensor& input) {
+  plan.add_input(plan.whole_to_read(input, Form::kRows), row_of(input, plan.spec.cut.dim));
+}
+void add_own_output(Plan& plan, const at::Tensor& output) {
+  plan.add_output(plan.whole_to_write(output, Form::kRows), row_of(output, plan.spec.cut.dim));
 }
 
-void describe_reduce_scatter(Call& call, const CollectiveSpec& spec, int, const at::Tensor& output,
-                             const at::Tensor& input) {
-  if (!call.takes(input, "the input") || !call.takes_output(output, "the output")) return;
-  call.results = {output};
-  agree_on(call, input, spec.cut);
-  call.reduces_by(c10d::ReduceOp::SUM, static_cast<int>(spec.cut.sizes.size()),
-                  spec.use_fp32 ? Accumulate::kWide : Accumulate::kNative);
-  if (call.is_wrong()) return;
-  call.add_inputs(call.whole_to_read(input, Form::kContiguous),
-                  slices_of(input, spec.cut, spec.cut.dim));
-  call.add_output(call.whole_to_write(output, Form::kRows), row_of(output, spec.cut.dim));
+// Each kind, with arguments that fit.
+
+void plan_all_gather(Plan& plan, int rank, const at::Tensor& output, const at::Tensor& input) {
+  if (!plan.takes(input, "the input") || !plan.takes_output(output, "the output")) return;
+  agree_on_pieces(plan, input);
+  add_own_input(plan, input);
+  add_whole_output(plan, output);
+  plan.in_place = is_same_memory(plan.inputs[0], plan.outputs[static_cast<size_t>(rank)]);
 }
 
-void describe_gather(Call& call, const CollectiveSpec& spec, int rank, const at::Tensor& output,
-                     const at::Tensor& input) {
-  call.root = spec.root;
-  if (!call.takes(input, "the input")) return;
-  agree_on(call, input, spec.cut);
-  if (rank == spec.root && call.takes_output(output, "the output")) {
-    call.results = {output};
-    call.add_outputs(call.whole_to_write(output, Form::kContiguous),
-                     slices_of(output, spec.cut, spec.cut.dim));
+void plan_reduce_scatter(Plan& plan, const at::Tensor& output, const at::Tensor& input) {
+  if (!plan.takes(input, "the input") || !plan.takes_output(output, "the output")) return;
+  agree_on_pieces(plan, input);
+  plan.reduces(static_cast<int>(plan.spec.cut.sizes.size()));
+  if (plan.is_wrong()) return;
+  add_whole_input(plan, input);
+  add_own_output(plan, output);
+}
+
+void plan_gather(Plan& plan, int rank, const at::Tensor& output, const at::Tensor& input) {
+  if (!plan.takes(input, "the input")) return;
+  agree_on_pieces(plan, input);
+  if (rank != plan.spec.root) {
+    plan.results.clear();
+  } else if (plan.takes_output(output, "the output")) {
+    add_whole_output(plan, output);
   }
-  call.add_input(call.whole_to_read(input, Form::kRows), row_of(input, spec.cut.dim));
+  add_own_input(plan, input);
 }
 
-void describe_scatter(Call& call, const CollectiveSpec& spec, int rank, const at::Tensor& output,
-                      const at::Tensor& input) {
-  call.root = spec.root;
-  if (!call.takes_output(output, "the output")) return;
-  call.results = {output};
-  agree_on(call, output, spec.cut);
-  if (rank == spec.root && call.takes(input, "the input")) {
-    call.add_inputs(call.whole_to_read(input, Form::kContiguous),
-                    slices_of(input, spec.cut, spec.cut.dim));
-  }
-  call.add_output(call.whole_to_write(output, Form::kRows), row_of(output, spec.cut.dim));
+void plan_scatter(Plan& plan, int rank, const at::Tensor& output, const at::Tensor& input) {
+  if (!plan.takes_output(output, "the output")) return;
+  agree_on_pieces(plan, output);
+  if (rank == plan.spec.root && plan.takes(input, "the input")) add_whole_input(plan, input);
+  add_own_output(plan, output);
 }
 
-void describe_all_to_all(Call& call, const CollectiveSpec& spec, int rank, const at::Tensor& output,
-                         const at::Tensor& input) {
-  if (!call.takes(input, "the input") || !call.takes_output(output, "the output")) return;
+void plan_all_to_all(Plan& plan, int rank, const at::Tensor& output, const at::Tensor& input) {
+  if (!plan.takes(input, "the input") || !plan.takes_output(output, "the output")) return;
+  const CollectiveSpec& spec = plan.spec;
   const Cut& sent = spec.cut;
   const Cut& received = spec.received;
-  call.results = {output};
   // Sizes differ between ranks, and with them the extents along both dims.
-  call.shape = at::DimVector(input.sizes());
-  call.shape[static_cast<size_t>(sent.dim)] = call.shape[static_cast<size_t>(received.dim)] = -1;
-  call.shape_agrees = true;
-  call.dim = static_cast<int>(sent.dim);
-  if (received.dim != sent.dim) call.output_dim = static_cast<int>(received.dim);
+  plan.shape.assign(input.sizes().begin(), input.sizes().end());
+  plan.shape[static_cast<size_t>(sent.dim)] = plan.shape[static_cast<size_t>(received.dim)] = -1;
+  plan.shape_agrees = true;
   const int64_t cut_dim = std::max(sent.dim, received.dim);
-  const ConstStridedSpan memory = call.fill == nullptr
-                                      ? call.whole_to_read(input, Form::kContiguous)
+  const ConstStridedSpan memory = spec.fill == nullptr
+                                      ? plan.whole_to_read(input, Form::kContiguous)
                                       : contiguous(nullptr, static_cast<int64_t>(input.nbytes()));
-  call.add_inputs(memory, slices_of(input, sent, cut_dim));
-  call.add_outputs(call.whole_to_write(output, Form::kContiguous),
+  plan.add_inputs(memory, slices_of(input, sent, cut_dim));
+  plan.add_outputs(plan.whole_to_write(output, Form::kContiguous),
                    slices_of(output, received, cut_dim));
   const auto own = static_cast<size_t>(rank);
   if (sent.of(rank) == 0) {
     // The caller has written it.
-    call.outputs[own] = {};
-    call.output_pieces[own] = {};
+    plan.outputs[own] = {};
+    plan.output_cuts[own] = 1;
   } else if (received.of(rank) == 0) {
     // The caller reads it where it is.
-    call.inputs[own] = {};
-    call.input_pieces[own] = {};
+    plan.inputs[own] = {};
+    plan.input_cuts[own] = 1;
   }
-  call.require(call.fill == nullptr || sent.of(rank) == 0,
+  plan.require(spec.fill == nullptr || sent.of(rank) == 0,
                [] { return "what is put together as it is sent has a piece of this rank's own"; });
-  call.require(call.inputs[own].layout.bytes() == call.outputs[own].layout.bytes(), [&] {
+  plan.require(plan.inputs[own].layout.bytes() == plan.outputs[own].layout.bytes(), [&] {
     return fmt::format("it sends {} bytes to itself and expects {}",
-                       call.inputs[own].layout.bytes(), call.outputs[own].layout.bytes());
+                       plan.inputs[own].layout.bytes(), plan.outputs[own].layout.bytes());
   });
-  if (call.is_wrong()) return;
-  ucx::PieceSizes& sizes = call.own_sizes;
+  if (plan.is_wrong()) return;
+  ucx::PieceSizes& sizes = plan.own_sizes;
   sizes.sent.assign(sent.sizes.begin(), sent.sizes.end());
   sizes.expected.assign(received.sizes.begin(), received.sizes.end());
   sizes.sent_slice = elements_beside(input, sent.dim);
   sizes.expected_slice = elements_beside(output, received.dim);
 }
 
-struct KindRow {
-  OpType type;
-  OperationKind operation;
-  void (*describe)(Call&, const CollectiveSpec&, int rank, const at::Tensor& output,
-                   const at::Tensor& input);
-};
-
-// By CollectiveSpec::Kind.
-constexpr KindRow kKinds[] = {
-    {OpType::ALLGATHER, OperationKind::kAllGatherV, &describe_all_gather},
-    {OpType::REDUCE_SCATTER, OperationKind::kReduceScatterV, &describe_reduce_scatter},
-    {OpType::GATHER, OperationKind::kGatherV, &describe_gather},
-    {OpType::SCATTER, OperationKind::kScatterV, &describe_scatter},
-    {OpType::ALLTOALL, OperationKind::kAllToAllV, &describe_all_to_all},
-};
+void plan_pieces(Plan& plan, int rank, const at::Tensor& output, const at::Tensor& input) {
+  switch (plan.spec.kind) {
+    case Kind::kAllGatherV:
+      return plan_all_gather(plan, rank, output, input);
+    case Kind::kReduceScatterV:
+      return plan_reduce_scatter(plan, output, input);
+    case Kind::kGatherV:
+      return plan_gather(plan, rank, output, input);
+    case Kind::kScatterV:
+      return plan_scatter(plan, rank, output, input);
+    case Kind::kAllToAllV:
+      return plan_all_to_all(plan, rank, output, input);
+    default:
+      plan.wrong(fmt::format("{} is not on pieces", name_of(plan.spec.kind)));
+  }
+}
 
 }  // namespace
 
 UcxBackend::WorkPtr UcxBackend::run(const at::Tensor& output, const at::Tensor& input,
                                     CollectiveSpec spec) {
-  const KindRow& kind = kKinds[static_cast<size_t>(spec.kind)];
-  Call call(kind.type, kind.operation, spec.timeout, spec.async);
-  call.requires_grad = spec.requires_grad;
-  call.agreed = spec.agreed * 2 + (spec.use_fp32 ? 1 : 0);
-  call.fill = std::move(spec.fill);
-  if (spec.words) call.details = [words = std::move(spec.words)] { return (*words)(); };
-  // A sum says it itself.
-  if (!spec.use_fp32 && spec.kind != Kind::kReduceScatterV) {
-    call.details = [details = std::move(call.details)] {
-      return ", use_fp32 false" + (details ? details() : std::string());
-    };
-  }
-  call.wrong(std::move(spec.problem));
-  if (call.fits(spec, rank_, size_, output, input)) {
-    kind.describe(call, spec, rank_, output, input);
-  }
-  return submit(std::move(call));
+  const c10d::OpType type = op_type_of(spec.kind);
+  auto plans = Plans::of_one(std::move(spec), output);
+  Plan& plan = plans->front();
+  if (plan.fits(plan.spec, rank_, size_, output, input)) plan_pieces(plan, rank_, output, input);
+  return submit(std::move(plans), type);
 }
 
 UcxBackend::WorkPtr UcxBackend::compare(Comparison comparison) {
-  Call call(OpType::BARRIER, OperationKind::kCompare, comparison.timeout, comparison.async);
-  call.agreed = comparison.digest;
-  call.wrong(std::move(comparison.problem));
-  const ComparedRow& row = comparison.row;
-  if (!call.is_wrong() && !row.sent.empty()) {
-    call.own_sizes.sent.assign(row.sent.begin(), row.sent.end());
-    call.own_sizes.expected.assign(row.expected.begin(), row.expected.end());
-    call.own_sizes.sent_slice = call.own_sizes.expected_slice = 1;
-    call.own_sizes.call = row.call;
-  }
+  CollectiveSpec spec;
+  spec.kind = Kind::kCompare;
+  spec.agreed = comparison.digest;
+  spec.problem = std::move(comparison.problem);
+  spec.async = comparison.async;
+  spec.timeout = comparison.timeout;
   if (!comparison.what.empty()) {
-    call.details = [what = std::move(comparison.what)] { return " before " + what; };
+    spec.say([what = std::move(comparison.what)] { return " before " + what; });
   }
-  return submit(std::move(call));
+  auto plans = Plans::of_one(std::move(spec));
+  Plan& plan = plans->front();
+  const ComparedRow& row = comparison.row;
+  if (!plan.is_wrong() && !row.sent.empty()) {
+    plan.own_sizes.sent.assign(row.sent.begin(), row.sent.end());
+    plan.own_sizes.expected.assign(row.expected.begin(), row.expected.end());
+    plan.own_sizes.sent_slice = plan.own_sizes.expected_slice = 1;
+    plan.own_sizes.call = row.call;
+  }
+  return submit(std::move(plans), c10d::OpType::BARRIER);
 }
 
 }  // namespace meshrun

@@ -1,13 +1,17 @@
 // What a v-collective costs its own rank, without wire: world of 8, over a loopback backend. Prints
-// microseconds, forward and with the backward pass.
+// microseconds, forward and with the backward pass. And what a call of 4 KiB costs two ranks of the
+// ucx backend, in one process over an in-memory network.
 //
 // --count, for host_cost_test: prints allocations and copied bytes of one call each, and, under
 // callgrind, leaves a dump of the instructions (rows.h).
 #include <CLI/CLI.hpp>
+#include <array>
 #include <cstdio>
 #include <cstdlib>
 #include <functional>
+#include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "ATen/Parallel.h"
@@ -20,9 +24,12 @@
 #include "parallel/collectives/indexed_all_to_all_v.h"
 #include "parallel/collectives/reduce_scatter_v.h"
 #include "parallel/collectives/scatter_v.h"
+#include "parallel/comm/ucx/backend.h"
+#include "parallel/comm/ucx/engine/transport/memory_transport.h"
 #include "tests/bench/host_cost/rows.h"
 #include "tests/parallel/support/loopback_backend.h"
 #include "torch/csrc/autograd/autograd.h"
+#include "torch/csrc/distributed/c10d/HashStore.hpp"
 
 namespace meshrun::bench {
 namespace {
@@ -72,6 +79,54 @@ std::vector<Call> calls(const c10::intrusive_ptr<c10d::ProcessGroup>& group) {
   };
 }
 
+// Both ranks of a group of the ucx backend. A call of both is made and waited for by this thread,
+// which moves it forward.
+class TwoRanks {
+ public:
+  TwoRanks() {
+    const auto store = c10::make_intrusive<c10d::HashStore>();
+    for (int rank = 0; rank < 2; ++rank) {
+      auto options = c10::make_intrusive<UcxBackend::Options>();
+      options->engine = ucx::Engine::start(network_.create_transport(), {});
+      options->hosts = {0, 0};
+      backends_.push_back(c10::make_intrusive<UcxBackend>(store, rank, 2, std::move(options)));
+    }
+  }
+
+  template <typename Start>
+  void call(const Start& start) {
+    const std::array<c10::intrusive_ptr<c10d::Work>, 2> works = {start(*backends_[0], 0),
+                                                                 start(*backends_[1], 1)};
+    for (const auto& work : works) work->wait();
+  }
+
+ private:
+  ucx::MemoryNetwork network_{{.seed = 1, .deliveries_per_progress = 4}};
+  std::vector<c10::intrusive_ptr<UcxBackend>> backends_;
+};
+
+// 4 KiB in all.
+std::vector<Row> rows_of_ucx() {
+  const auto ranks = std::make_shared<TwoRanks>();
+  const std::vector<at::Tensor> pieces = {at::ones({64, 8}), at::ones({64, 8})};
+  const std::vector<at::Tensor> wholes = {at::empty({128, 8}), at::empty({128, 8})};
+  return {{"all_gather_v of 4 KiB on ucx",
+           [=] {
+             ranks->call([&](UcxBackend& backend, int rank) {
+               return backend.run(wholes[rank], pieces[rank],
+                                  CollectiveSpec::all_gather_v({64, 64}, 0));
+             });
+           }},
+          {"all_reduce of 4 KiB on ucx", [=] {
+             ranks->call([&](UcxBackend& backend, int rank) {
+               std::vector<at::Tensor> tensors = {wholes[rank]};
+               c10d::AllreduceOptions options;
+               options.asyncOp = false;
+               return backend.allreduce(tensors, options);
+             });
+           }}};
+}
+
 int main_of(int argc, char** argv) {
   bool counts = false;
   CLI::App app("Host cost of the v-collectives, without wire.", "host_cost");
@@ -85,13 +140,16 @@ int main_of(int argc, char** argv) {
     std::printf("world of %d without wire, pieces of %d x %d float32, load average %.1f\n", kWorld,
                 static_cast<int>(kRows), static_cast<int>(kColumns), load[0]);
   }
+  std::vector<Row> rows;
   for (const Call& call : calls(group)) {
-    for (const Row& row : rows_of(call)) {
-      if (counts) {
-        count(row, [&] { return LoopbackBackend::of(group).bytes_copied(); });
-      } else {
-        std::printf("%-50s %7.2f us\n", row.name.c_str(), microseconds({row}).front());
-      }
+    for (Row& row : rows_of(call)) rows.push_back(std::move(row));
+  }
+  for (Row& row : rows_of_ucx()) rows.push_back(std::move(row));
+  for (const Row& row : rows) {
+    if (counts) {
+      count(row, [&] { return LoopbackBackend::of(group).bytes_copied(); });
+    } else {
+      std::printf("%-50s %7.2f us\n", row.name.c_str(), microseconds({row}).front());
     }
   }
   std::fflush(nullptr);

@@ -2,6 +2,7 @@
 
 #include <cstring>
 #include <numeric>
+#include <stdexcept>
 #include <utility>
 
 #include "parallel/base/collective_errors.h"
@@ -132,6 +133,8 @@ LoopbackBackend::WorkPtr LoopbackBackend::run(const at::Tensor& output, const at
     case Kind::kAllToAllV:
       exchange(output, input, call);
       break;
+    default:
+      throw std::logic_error(name_of(call.kind));
   }
   return done_;
 }

@@ -122,10 +122,10 @@ TEST_F(LookingUpTest, AnAddressIsAskedForOnce) {
   connections_.look_up(*group_, {1});
   connections_.look_up(*group_, {1, 2});
   connections_.look_up(*group_, {1, 2});
-  ASSERT_EQ(actions_.look_ups.size(), 2u);
-  EXPECT_EQ(actions_.look_ups[0].group, 7u);
-  EXPECT_THAT(actions_.look_ups[0].ranks, ElementsAre(1));
-  EXPECT_THAT(actions_.look_ups[1].ranks, ElementsAre(2));
+  ASSERT_EQ(actions_.make_seldom().look_ups.size(), 2u);
+  EXPECT_EQ(actions_.make_seldom().look_ups[0].group, 7u);
+  EXPECT_THAT(actions_.make_seldom().look_ups[0].ranks, ElementsAre(1));
+  EXPECT_THAT(actions_.make_seldom().look_ups[1].ranks, ElementsAre(2));
 }
 
 TEST_F(LookingUpTest, AMemberThatIsConnectedIsKnownByItsConnection) {

@@ -233,14 +233,15 @@ class Simulation {
 
   void take(int rank) {
     Actions actions = executor(rank).take();
-    for (const Actions::LookUp& look_up : actions.look_ups) {
+    for (const Actions::LookUp& look_up : actions.make_seldom().look_ups) {
       for (const int peer : look_up.ranks) ranks_[rank].look_ups.push_back({look_up.group, peer});
     }
     for (const auto& memory : actions.memory) {
       if (on_memory) on_memory(rank, memory);
     }
     finished.insert(finished.end(), actions.finished.begin(), actions.finished.end());
-    dumps.insert(dumps.end(), actions.dumps.begin(), actions.dumps.end());
+    const std::vector<std::string>& told = actions.make_seldom().dumps;
+    dumps.insert(dumps.end(), told.begin(), told.end());
   }
 
   // The store answers in any order, and never twice in one step.

@@ -93,8 +93,8 @@ TEST_F(AskingTest, AMemberThatIsNotKnownIsLookedUpAndAskedThen) {
   const OperationPtr operation = collective();
   ASSERT_TRUE(timeouts_.ask_members(*operation, kNow));
   EXPECT_EQ(transport_.sent.size(), 1u);
-  ASSERT_EQ(actions_.look_ups.size(), 1u);
-  EXPECT_THAT(actions_.look_ups[0].ranks, ::testing::ElementsAre(2));
+  ASSERT_EQ(actions_.make_seldom().look_ups.size(), 1u);
+  EXPECT_THAT(actions_.make_seldom().look_ups[0].ranks, ::testing::ElementsAre(2));
   group_->members[2].state = Member::kKnown;
   timeouts_.ask_member(*group_, 2);
   ASSERT_EQ(transport_.sent.size(), 2u);
@@ -152,7 +152,7 @@ TEST_F(AskingTest, AQuestionIsAnsweredWhenTheMemberIsKnown) {
   group_->members[2].state = Member::kUnknown;
   timeouts_.asked(*group_, 2, 5);
   EXPECT_EQ(transport_.sent.size(), 1u);
-  EXPECT_EQ(actions_.look_ups.size(), 1u);
+  EXPECT_EQ(actions_.make_seldom().look_ups.size(), 1u);
   group_->members[2].state = Member::kKnown;
   timeouts_.answer_if_asked(*group_, 2);
   EXPECT_EQ(transport_.sent.size(), 2u);

@@ -10,7 +10,6 @@
 #include <utility>
 #include <vector>
 
-#include "absl/container/inlined_vector.h"
 #include "parallel/comm/ucx/engine/execution/operation.h"
 #include "parallel/comm/ucx/engine/protocol/address_book.h"
 
@@ -22,29 +21,29 @@ struct Actions {
     std::vector<int> ranks;
     AddressBook* book = nullptr;  // Engine's
   };
+  // What most calls have not: so Actions are small.
+  struct Seldom {
+    std::vector<LookUp> look_ups;
+    // Flight records of groups that failed.
+    std::vector<std::string> dumps;
+    // Engine's: what its callers want to hear of the operations in `finished`.
+    std::vector<std::function<void()>> callbacks;
+  };
 
   // The caller's memory, of operations that no longer touch it. Destroy it first.
-  absl::InlinedVector<std::shared_ptr<void>, 2> memory;
+  std::vector<std::shared_ptr<void>> memory;
   // Operations that have ended.
-  absl::InlinedVector<std::shared_ptr<Operation>, 2> finished;
-  std::vector<LookUp> look_ups;
-  // Flight records of groups that failed.
-  std::vector<std::string> dumps;
-  // Engine's: what its callers want to hear of the operations in `finished`.
-  std::vector<std::function<void()>> callbacks;
+  std::vector<std::shared_ptr<Operation>> finished;
+  std::unique_ptr<Seldom> seldom;  // null: nothing
 
-  bool empty() const {
-    return finished.empty() && memory.empty() && look_ups.empty() && dumps.empty() &&
-           callbacks.empty();
+  bool empty() const { return finished.empty() && memory.empty() && seldom == nullptr; }
+  bool has_callbacks() const { return seldom != nullptr && !seldom->callbacks.empty(); }
+  Seldom& make_seldom() {
+    if (seldom == nullptr) seldom = std::make_unique<Seldom>();
+    return *seldom;
   }
   // All of it; nothing is left.
-  Actions take() {
-    Actions taken = std::move(*this);
-    // Of these, what was moved leaves null pointers behind.
-    memory.clear();
-    finished.clear();
-    return taken;
-  }
+  Actions take() { return std::move(*this); }
   void append(Actions&& more) {
     const auto move = [](auto& to, auto& from) {
       to.insert(to.end(), std::make_move_iterator(from.begin()),
@@ -52,9 +51,11 @@ struct Actions {
     };
     move(memory, more.memory);
     move(finished, more.finished);
-    move(look_ups, more.look_ups);
-    move(dumps, more.dumps);
-    move(callbacks, more.callbacks);
+    if (more.seldom == nullptr) return;
+    Seldom& to = make_seldom();
+    move(to.look_ups, more.seldom->look_ups);
+    move(to.dumps, more.seldom->dumps);
+    move(to.callbacks, more.seldom->callbacks);
   }
 };
 

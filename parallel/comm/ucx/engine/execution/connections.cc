@@ -71,7 +71,7 @@ void Connections::look_up(MemberGroup& g, const std::vector<int>& ranks) {
     member.state = Member::kLookingUp;
     look_up.ranks.push_back(rank);
   }
-  if (!look_up.ranks.empty()) actions_.look_ups.push_back(std::move(look_up));
+  if (!look_up.ranks.empty()) actions_.make_seldom().look_ups.push_back(std::move(look_up));
 }
 
 std::optional<Failure> Connections::refusal(const MemberGroup& g, int rank,

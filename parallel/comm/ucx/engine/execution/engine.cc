@@ -151,12 +151,12 @@ std::shared_ptr<Operation> Engine::Impl::submit(uint32_t group, Spec&& spec) {
     called();
     if (is_broken_) return nullptr;
     changes([&]() MESHRUN_REQUIRES(mu_) {
-      operation = executor_->try_submit(group, std::move(spec));
-      if (operation != nullptr) return;
-      const SteadyNanos since = clock_.SteadyNow();
-      // What makes room may need the thread that a callback runs on, or a lock that it holds.
-      if (!is_running()) {
-        wait_for_room(group, std::is_same_v<Spec, PointToPointSpec>, since + spec.timeout);
+      constexpr bool kIsMessage = std::is_same_v<Spec, PointToPointSpec>;
+      std::optional<SteadyNanos> since;
+      if (executor_->is_full(group, kIsMessage)) {
+        since = clock_.SteadyNow();
+        // What makes room may need the thread that a callback runs on, or a lock that it holds.
+        if (!is_running()) wait_for_room(group, kIsMessage, *since + spec.timeout);
       }
       if (!is_broken_) operation = executor_->submit(group, std::move(spec), since);
     });
@@ -275,18 +275,21 @@ Actions Engine::Impl::collect() {
     if (!actions.finished.empty() && parked_callers_ > 0) callers_cv_.NotifyAll();
     if (!actions.finished.empty() && watch_ != nullptr) watch_->under_way(executor_->under_way());
     if (std::exchange(has_deferred_, false)) actions.append(deferred_.take());
-    for (Actions::LookUp& look_up : std::exchange(actions.look_ups, {})) {
-      const auto group = groups_.find(look_up.group);
-      if (group == groups_.end()) continue;
-      look_up.book = group->second.book;
-      actions.look_ups.push_back(std::move(look_up));
-      ++group->second.look_ups;
+    if (actions.seldom != nullptr) {
+      std::vector<Actions::LookUp>& look_ups = actions.seldom->look_ups;
+      for (Actions::LookUp& look_up : std::exchange(look_ups, {})) {
+        const auto group = groups_.find(look_up.group);
+        if (group == groups_.end()) continue;
+        look_up.book = group->second.book;
+        look_ups.push_back(std::move(look_up));
+        ++group->second.look_ups;
+      }
     }
     for (const std::shared_ptr<Operation>& operation : actions.finished) {
       if (operation->failure()) sleeps_left_ = kSleepsAfterFailure;
       const auto found = callbacks_.find(operation.get());
       if (found == callbacks_.end()) continue;
-      std::ranges::move(found->second, std::back_inserter(actions.callbacks));
+      std::ranges::move(found->second, std::back_inserter(actions.make_seldom().callbacks));
       callbacks_.erase(found);
     }
   });
@@ -323,7 +326,9 @@ bool Engine::Impl::is_running() { return running > 0; }
 void Engine::Impl::run(Actions actions) {
   if (actions.empty()) return;
   ++running;
-  for (const Actions::LookUp& look_up : actions.look_ups) {
+  Actions::Seldom none;
+  Actions::Seldom& seldom = actions.seldom == nullptr ? none : *actions.seldom;
+  for (const Actions::LookUp& look_up : seldom.look_ups) {
     try {
       look_up.book->look_up(look_up.ranks,
                             [this, group = look_up.group](
@@ -337,11 +342,11 @@ void Engine::Impl::run(Actions actions) {
     --groups_[look_up.group].look_ups;
     look_ups_cv_.NotifyAll();
   }
-  for (const std::string& json : actions.dumps) write_dump(json);
+  for (const std::string& json : seldom.dumps) write_dump(json);
   actions.memory.clear();
   // What an operation holds of its caller's may end with it.
   actions.finished.clear();
-  for (Callback& callback : actions.callbacks) call(callback);
+  for (Callback& callback : seldom.callbacks) call(callback);
   --running;
 }
 
@@ -448,7 +453,7 @@ Group::~Group() {
 }
 
 template <typename Spec>
-std::shared_ptr<Operation> Group::submit_any(Spec&& spec) {
+std::shared_ptr<Operation> Group::submit(Spec&& spec) {
   Engine::Impl& impl = *engine_->impl_;
   const bool is_forked = impl.is_forked();
   if (!is_forked) {
@@ -459,6 +464,9 @@ std::shared_ptr<Operation> Group::submit_any(Spec&& spec) {
       is_forked ? forked(name + " was not started") : broken(name + " was not started");
   return std::make_shared<FailedOperation>(std::move(name), std::move(failure));
 }
+
+template std::shared_ptr<Operation> Group::submit(OperationSpec&&);
+template std::shared_ptr<Operation> Group::submit(PointToPointSpec&&);
 
 Failure Group::forked(const std::string& what) const {
   return {FailureKind::kAborted,
@@ -482,13 +490,6 @@ std::optional<Failure> Group::cannot_end(const Operation& operation) const {
   if (engine_->impl_->is_forked()) return forked(operation.name() + " never ends here");
   if (!engine_->impl_->why_broken() || operation.is_done()) return std::nullopt;
   return broken(operation.name() + " never ends");
-}
-
-std::shared_ptr<Operation> Group::submit(OperationSpec&& spec) {
-  return submit_any(std::move(spec));
-}
-std::shared_ptr<Operation> Group::submit(PointToPointSpec&& spec) {
-  return submit_any(std::move(spec));
 }
 
 bool Group::wait(Operation& operation, std::optional<std::chrono::nanoseconds> timeout) {

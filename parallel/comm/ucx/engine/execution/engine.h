@@ -81,8 +81,9 @@ class Group {
 
   // On a failed group: an operation that has failed already. A caller that submits with
   // Drive::kCaller waits for it next, or calls hand_over().
-  std::shared_ptr<Operation> submit(OperationSpec&& spec);
-  std::shared_ptr<Operation> submit(PointToPointSpec&& spec);
+  // `spec`: an OperationSpec or a PointToPointSpec.
+  template <typename Spec>
+  std::shared_ptr<Operation> submit(Spec&& spec);
 
   // Until it is done. The calling thread may move any operation forward meanwhile. With a timeout:
   // false when that passes first; the operation goes on, driven by the progress thread. False, too,
@@ -120,8 +121,6 @@ class Group {
   friend class Engine;
   Group(std::shared_ptr<Engine> engine, uint32_t id, const GroupConfig& config,
         std::unique_ptr<AddressBook> book);
-  template <typename Spec>
-  std::shared_ptr<Operation> submit_any(Spec&& spec);
   // In a child of the rank's process.
   Failure forked(const std::string& what) const;
   // After the engine has broken down.

@@ -98,7 +98,7 @@ Actions Engine::Impl::wait_until(SteadyNanos deadline, const Operation* operatio
     --callers_;
     if (blocked != nullptr) end_blocking(*blocked);
     // Callbacks may take their time, and may wait themselves.
-    if (!actions.callbacks.empty()) {
+    if (actions.has_callbacks()) {
       called();
       hand_on();
     }
@@ -125,7 +125,7 @@ void Engine::Impl::wait_for_room(uint32_t group, bool is_point_to_point, SteadyN
              !executor_->is_full(group, is_point_to_point) || is_late();
     });
     if (actions.empty()) continue;
-    if (!actions.callbacks.empty() && progress_owner_ == ProgressOwner::kNobody) hand_on();
+    if (actions.has_callbacks() && progress_owner_ == ProgressOwner::kNobody) hand_on();
     const Gap gap(*this);
     run(std::move(actions));
     oldest.reset();
@@ -292,7 +292,8 @@ void Engine::Impl::run_thread() {
     }
     naps_until = clock_.SteadyNow() + kNapping;
     if (actions.empty()) continue;
-    const int callbacks = static_cast<int>(actions.callbacks.size());
+    const int callbacks =
+        actions.has_callbacks() ? static_cast<int>(actions.seldom->callbacks.size()) : 0;
     callbacks_running_ += callbacks;
     mu_.Unlock();
     run(std::move(actions));

@@ -77,36 +77,15 @@ MemberGroup* Executor::find(uint32_t number) const {
 
 // ---- Submission
 
-std::shared_ptr<Operation> Executor::try_submit(uint32_t number, OperationSpec&& spec) {
-  MemberGroup& g = group(number);
-  if (g.is_full(/*is_point_to_point=*/false)) return nullptr;
-  return submit_to(g, std::move(spec), std::nullopt);
-}
-
-std::shared_ptr<Operation> Executor::try_submit(uint32_t number, PointToPointSpec&& spec) {
-  MemberGroup& g = group(number);
-  if (g.is_full(/*is_point_to_point=*/true)) return nullptr;
-  return submit_to(g, std::move(spec), std::nullopt);
-}
-
-std::shared_ptr<Operation> Executor::submit(uint32_t number, OperationSpec&& spec,
-                                            std::optional<SteadyNanos> since) {
-  return submit_to(group(number), std::move(spec), since);
-}
-
-std::shared_ptr<Operation> Executor::submit(uint32_t number, PointToPointSpec&& spec,
-                                            std::optional<SteadyNanos> since) {
-  return submit_to(group(number), std::move(spec), since);
-}
-
 bool Executor::is_full(uint32_t number, bool is_point_to_point) const {
   return group(number).is_full(is_point_to_point);
 }
 
 template <typename Spec>
-std::shared_ptr<Operation> Executor::submit_to(MemberGroup& g, Spec&& spec,
-                                               std::optional<SteadyNanos> since) {
+std::shared_ptr<Operation> Executor::submit(uint32_t number, Spec&& spec,
+                                            std::optional<SteadyNanos> since) {
   constexpr bool kIsCollective = std::is_same_v<Spec, OperationSpec>;
+  MemberGroup& g = group(number);
   uint64_t& last = kIsCollective ? g.last_sequence : g.last_point_to_point;
   now_ = clock_.SteadyNow();
   refuse_if_too_long(spec);
@@ -123,33 +102,33 @@ std::shared_ptr<Operation> Executor::submit_to(MemberGroup& g, Spec&& spec,
     return operation;
   }
   ++last;
-  accept(g, operation, since.value_or(now_));
-  steps_.run();
-  return operation;
-}
-
-void Executor::accept(MemberGroup& g, const OperationPtr& operation, SteadyNanos since) {
   operation->group = &g;
-  operation->group_number = g.number;
+  operation->group_number = number;
   operation->moved = now_;
-  operation->deadline = since + operation->timeout;
+  operation->deadline = since.value_or(now_) + operation->timeout;
   timeouts_.watch(operation->deadline);
   liveness_.look_soon(now_);
-  FlightRecord record = operation->record;
-  record.submitted = now_;
-  operation->ticket = g.recorder.put(record);
+  operation->record.submitted = now_;
+  operation->ticket = g.recorder.put(operation->record);
   ++counters_.operations;
   count_time();
   ++unfinished_;
   if (operation->drive == Drive::kThread) ++unfinished_for_thread_;
-  if (operation->is_point_to_point) {
-    g.point_to_point[operation->sequence()] = operation;
-    start(*operation);
-  } else {
+  if constexpr (kIsCollective) {
     g.queued.push_back(operation);
     start_queued(g);
+  } else {
+    g.point_to_point[operation->sequence()] = operation;
+    start(*operation);
   }
+  steps_.run();
+  return operation;
 }
+
+template std::shared_ptr<Operation> Executor::submit(uint32_t, OperationSpec&&,
+                                                     std::optional<SteadyNanos>);
+template std::shared_ptr<Operation> Executor::submit(uint32_t, PointToPointSpec&&,
+                                                     std::optional<SteadyNanos>);
 
 // ---- Rounds
 

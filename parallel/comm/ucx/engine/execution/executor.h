@@ -19,7 +19,7 @@
 // most kMaxActive of a group run at once, none beside one that is 2^16 older (tag.h), and
 // kMaxQueued more wait (member_group.h). Sends and receives start at once, since two ranks may post
 // them in any order; receives are matched in the order of submission. A group with kMaxQueued
-// collectives waiting, or kMaxPointToPoint sends and receives under way, is full: try_submit()
+// collectives waiting, or kMaxPointToPoint sends and receives under way, is full: is_full()
 // refuses, and Engine waits for room.
 //
 // When something ends badly:
@@ -81,13 +81,10 @@ class Executor : private StepScheduler::Listener {
   void remove_group(uint32_t group);
   AddressRecord address_record(uint32_t group) const;
 
-  // Null, and `spec` is as it was: the group is full.
-  std::shared_ptr<Operation> try_submit(uint32_t group, OperationSpec&& spec);
-  std::shared_ptr<Operation> try_submit(uint32_t group, PointToPointSpec&& spec);
-  // Even to a full group. The operation's timeout counts from `since`; absent: from now.
-  std::shared_ptr<Operation> submit(uint32_t group, OperationSpec&& spec,
-                                    std::optional<SteadyNanos> since = std::nullopt);
-  std::shared_ptr<Operation> submit(uint32_t group, PointToPointSpec&& spec,
+  // `spec`: an OperationSpec or a PointToPointSpec. Goes to a full group, too. The operation's timeout
+  // counts from `since`; absent: from now.
+  template <typename Spec>
+  std::shared_ptr<Operation> submit(uint32_t group, Spec&& spec,
                                     std::optional<SteadyNanos> since = std::nullopt);
   // For collectives, or for sends and receives. False on a group that has failed.
   bool is_full(uint32_t group, bool is_point_to_point) const;
@@ -149,10 +146,6 @@ class Executor : private StepScheduler::Listener {
   // executor.cc
   MemberGroup* find(uint32_t number) const;
   MemberGroup& group(uint32_t number) const { return *groups_.at(number); }
-  template <typename Spec>
-  std::shared_ptr<Operation> submit_to(MemberGroup& group, Spec&& spec,
-                                       std::optional<SteadyNanos> since);
-  void accept(MemberGroup& group, const OperationPtr& operation, SteadyNanos since);
   void dispatch(Request& request);
 
   // executor_operations.cc: an operation from its start to its end.

@@ -89,7 +89,9 @@ void Executor::fail_group(MemberGroup& g, Failure failure) {
   g.failure = std::move(failure);
   for (const OperationPtr& operation : g.unfinished()) end_operation(*operation, *g.failure);
   control_.send_failure(g);
-  if (g.failure->kind != FailureKind::kAborted) actions_.dumps.push_back(g.recorder.to_json());
+  if (g.failure->kind != FailureKind::kAborted) {
+    actions_.make_seldom().dumps.push_back(g.recorder.to_json());
+  }
   look_for_the_dead();
 }
 

@@ -183,7 +183,7 @@ class RunningOperation final : public Operation,
   const bool is_point_to_point;
   OperationSpec spec;               // a collective
   PointToPointSpec point_to_point;  // else
-  const FlightRecord record;
+  FlightRecord record;
   uint64_t ticket = 0;  // in the flight recorder
 
   MemberGroup* group = nullptr;  // until it has ended

@@ -37,32 +37,12 @@
 #include "absl/container/inlined_vector.h"
 #include "parallel/base/digest.h"
 #include "parallel/base/dtype.h"
+#include "parallel/comm/interface/operation_kind.h"
 #include "parallel/comm/ucx/engine/values/failure.h"
 
 namespace meshrun::ucx {
 
-enum class OperationKind : uint8_t {
-  kBarrier = 0,
-  kBroadcast = 1,
-  kAllReduce = 2,
-  kReduce = 3,
-  kAllGather = 4,
-  kGather = 5,
-  kScatter = 6,
-  kReduceScatter = 7,
-  kAllToAll = 8,
-  kSend = 9,      // never compared
-  kReceive = 10,  // never compared
-  kCoalesced = 11,
-  // On pieces of uneven size, along any dimension.
-  kAllGatherV = 12,
-  kReduceScatterV = 13,
-  kGatherV = 14,
-  kScatterV = 15,
-  kAllToAllV = 16,
-  kCompare = 17,  // a header alone
-};
-const char* name_of(OperationKind kind);  // "all_reduce"
+using meshrun::OperationKind;
 
 enum SignatureFlag : uint8_t {
   kRequiresGrad = 1,

@@ -1,13 +1,13 @@
-// One call of the backend on its way from tensors to the engine's operation. Internal to
-// backend*.cc.
+// A call of the backend on its way from tensors to the engine's operation: its description, what
+// the ranks must agree on, and this rank's pieces of memory. Internal to backend*.cc.
 //
-// The methods of c10d::Backend fill one in: what the ranks must agree on, and this rank's pieces of
-// memory. What is wrong with the arguments becomes a text in it, never an exception: the call is
-// submitted all the same, since the other ranks wait for it.
+// The methods of c10d::Backend fill one in. What is wrong with the arguments becomes a text in it,
+// never an exception: the plan is submitted all the same, since the other ranks wait for it.
 #pragma once
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -25,38 +25,27 @@
 
 namespace meshrun {
 
-struct UcxBackend::Call : CallCheck {
-  Call(c10d::OpType op_type, ucx::OperationKind operation, std::chrono::milliseconds call_timeout,
-       bool is_async)
-      : type(op_type),
-        kind(operation),
-        timeout(call_timeout),
-        async(is_async),
-        scope(CallScope::current_name()) {}
+struct UcxBackend::Plan : CallCheck {
+  // `results`: what the Work gives; the call writes to them.
+  explicit Plan(CollectiveSpec&& described, at::ArrayRef<at::Tensor> outputs = {})
+      : CallCheck(std::move(described.problem)),
+        spec(std::move(described)),
+        scope(CallScope::current_name()),
+        results(outputs.begin(), outputs.end()) {}
 
-  c10d::OpType type;
-  ucx::OperationKind kind;
-  std::chrono::milliseconds timeout;  // c10d's: 0 and less is the group's
-  bool async;
+  // cut.sizes: elements of the pieces, by rank, where all ranks know them; dim -1: of whole tensors.
+  CollectiveSpec spec;
   CallScope::Name scope;  // of the function that the program has called; none: of this call
 
-  // Equal on all ranks, with kind and reduction.
+  // Equal on all ranks, beside what `spec` has.
   std::optional<DType> dtype;
-  int root = -1;
   int64_t bytes = 0;  // all pieces together, where all ranks know them
   // Of a tensor that all have; digested where `shape_agrees`. -1: an extent of its own per rank.
   at::DimVector shape;
-  at::DimVector sizes;  // elements of the pieces, by rank; digested where `sizes_agree`
-  int dim = -1;         // along which pieces of uneven size are cut; -1: none
-  int output_dim = -1;  // where it differs
-  uint64_t agreed = 0;  // whatever else
   bool shape_agrees = false;
-  bool sizes_agree = false;
+  Reduction reduction;
   // Compared pair by pair. Of every all-to-all: its ranks know their own sizes alone.
   ucx::PieceSizes own_sizes;
-  Reduction reduction;
-  bool requires_grad = false;
-  std::function<std::string()> details;  // more words for a disagreement
 
   // Point to point.
   int peer = -1;
@@ -65,9 +54,8 @@ struct UcxBackend::Call : CallCheck {
   // This rank's memory, and how it travels.
   ucx::InputSpans inputs;
   ucx::OutputSpans outputs;
-  absl::InlinedVector<ucx::Piece, 4> input_pieces, output_pieces;
+  absl::InlinedVector<int64_t, 4> input_cuts, output_cuts;  // Piece::cut of each
   bool in_place = false;
-  Fill fill;  // instead of the inputs' memory
 
   absl::InlinedVector<at::Tensor, 2> owners;               // of that memory
   std::vector<std::pair<at::Tensor, at::Tensor>> to_copy;  // to a tensor, from a temporary
@@ -76,9 +64,8 @@ struct UcxBackend::Call : CallCheck {
   // Dense, on the CPU, of the other tensors' dtype. `name` is the argument's.
   bool takes(const at::Tensor& tensor, std::string_view name);
   bool takes_output(const at::Tensor& tensor, std::string_view name);
-  bool takes_root(int64_t rank, int size);
-  // Of the dtype of the tensors taken so far.
-  void reduces_by(const c10d::ReduceOp& op, int size, Accumulate accumulate = Accumulate::kWide);
+  // By spec.op, of the dtype of the tensors taken so far.
+  void reduces(int size);
 
   // Pieces. `rows`: slices of a tensor are used where they lie; else only what is contiguous is.
   enum class Form { kRows, kContiguous };
@@ -106,8 +93,10 @@ struct UcxBackend::Call : CallCheck {
   void add_outputs(const StridedSpan& whole, const Slices& slices);
 
   bool is_point_to_point() const {
-    return kind == ucx::OperationKind::kSend || kind == ucx::OperationKind::kReceive;
+    return spec.kind == OperationKind::kSend || spec.kind == OperationKind::kReceive;
   }
+  // Empty where ranks know their own sizes alone.
+  at::IntArrayRef agreed_sizes() const;
   // Everything that its schedule is made from.
   using Key = absl::InlinedVector<int64_t, 64>;
   void append_key(Key& key) const;
@@ -122,7 +111,26 @@ struct UcxBackend::Call : CallCheck {
 };
 
 // Most often one.
-struct UcxBackend::Calls : absl::InlinedVector<Call, 1> {};
+struct UcxBackend::Plans : absl::InlinedVector<Plan, 1> {
+  static std::shared_ptr<Plans> of_one(CollectiveSpec&& spec,
+                                       at::ArrayRef<at::Tensor> outputs = {}) {
+    auto plans = std::make_shared<Plans>();
+    plans->emplace_back(std::move(spec), outputs);
+    return plans;
+  }
+};
+
+// A call of c10d's, described.
+template <typename Options>
+CollectiveSpec spec_of(OperationKind kind, const Options& options) {
+  CollectiveSpec spec;
+  spec.kind = kind;
+  spec.timeout = options.timeout;
+  spec.async = options.asyncOp;
+  if constexpr (requires { options.rootRank; }) spec.root = options.rootRank;
+  if constexpr (requires { options.reduceOp; }) spec.op = options.reduceOp;
+  return spec;
+}
 
 inline std::function<void()> copies_of(std::vector<std::pair<at::Tensor, at::Tensor>> to_copy) {
   if (to_copy.empty()) return nullptr;

@@ -1,4 +1,4 @@
-#include "parallel/comm/ucx/backend_call.h"
+#include "parallel/comm/ucx/backend_plan.h"
 
 #include <algorithm>
 #include <numeric>
@@ -18,9 +18,9 @@ at::Tensor temporary_for(const at::Tensor& tensor) {
                                        at::MemoryFormat::Contiguous));
 }
 
-std::optional<ReductionOp> reduce_op_of(const c10d::ReduceOp& op) {
+std::optional<ReductionOp> reduce_op_of(c10d::ReduceOp::RedOpType op) {
   using c10d::ReduceOp;
-  switch (op.op_) {
+  switch (op) {
     case ReduceOp::SUM:
       return ReductionOp::kSum;
     case ReduceOp::AVG:
@@ -42,21 +42,32 @@ std::optional<ReductionOp> reduce_op_of(const c10d::ReduceOp& op) {
   }
 }
 
-bool can_be_used(const std::optional<StridedSpan>& span, UcxBackend::Call::Form form) {
-  return span && (form == UcxBackend::Call::Form::kRows || span->layout.is_contiguous());
+bool can_be_used(const std::optional<StridedSpan>& span, UcxBackend::Plan::Form form) {
+  return span && (form == UcxBackend::Plan::Form::kRows || span->layout.is_contiguous());
 }
 
-void append_pieces(UcxBackend::Call::Key& key, std::span<const ucx::Piece> pieces) {
-  key.push_back(static_cast<int64_t>(pieces.size()));
-  for (const ucx::Piece& piece : pieces) {
-    const Layout& layout = piece.layout;
-    key.insert(key.end(), {layout.rows, layout.row_bytes, layout.pitch, piece.cut});
+template <typename Spans, typename Cuts>
+void append_pieces(UcxBackend::Plan::Key& key, const Spans& spans, const Cuts& cuts) {
+  key.push_back(static_cast<int64_t>(spans.size()));
+  for (size_t i = 0; i < spans.size(); ++i) {
+    const Layout& layout = spans[i].layout;
+    key.push_back(layout.rows);
+    key.push_back(layout.row_bytes);
+    key.push_back(layout.pitch);
+    key.push_back(cuts[i]);
   }
+}
+
+template <typename Spans, typename Cuts>
+std::vector<ucx::Piece> pieces_of(const Spans& spans, const Cuts& cuts) {
+  std::vector<ucx::Piece> pieces;
+  for (size_t i = 0; i < spans.size(); ++i) pieces.push_back({spans[i].layout, cuts[i]});
+  return pieces;
 }
 
 }  // namespace
 
-bool UcxBackend::Call::takes(const at::Tensor& tensor, std::string_view name) {
+bool UcxBackend::Plan::takes(const at::Tensor& tensor, std::string_view name) {
   if (!is_dense(tensor, name)) return false;
   const std::optional<DType> its = dtype_of(tensor.scalar_type());
   if (!require(tensor.device().is_cpu(),
@@ -77,30 +88,26 @@ bool UcxBackend::Call::takes(const at::Tensor& tensor, std::string_view name) {
   });
 }
 
-bool UcxBackend::Call::takes_output(const at::Tensor& tensor, std::string_view name) {
+bool UcxBackend::Plan::takes_output(const at::Tensor& tensor, std::string_view name) {
   return takes(tensor, name) && has_own_elements(tensor, name);
 }
 
-bool UcxBackend::Call::takes_root(int64_t rank, int size) {
-  if (is_rank(rank, size, "the root")) root = static_cast<int>(rank);
-  return !is_wrong();
-}
-
-void UcxBackend::Call::reduces_by(const c10d::ReduceOp& op, int size, Accumulate accumulate) {
+void UcxBackend::Plan::reduces(int size) {
   if (is_wrong()) return;
-  const std::optional<ReductionOp> its = reduce_op_of(op);
-  if (!its) {
-    return wrong(op.op_ == c10d::ReduceOp::PREMUL_SUM
+  const std::optional<ReductionOp> op = reduce_op_of(spec.op);
+  if (!op) {
+    return wrong(spec.op == c10d::ReduceOp::PREMUL_SUM
                      ? "PREMUL_SUM is for NCCL alone: multiply first, then take SUM"
                      : "this reduction is unknown");
   }
-  reduction = {*its, *dtype, accumulate, *its == ReductionOp::kAverage ? size : 1};
-  if (std::string text = reduction_problem(*its, *dtype); !text.empty()) {
-    wrong(std::move(text));
-  }
+  const Accumulate accumulate = spec.rounds_between_hosts ? Accumulate::kWideInLevels
+                                : spec.use_fp32           ? Accumulate::kWide
+                                                          : Accumulate::kNative;
+  reduction = {*op, *dtype, accumulate, *op == ReductionOp::kAverage ? size : 1};
+  if (std::string text = reduction_problem(*op, *dtype); !text.empty()) wrong(std::move(text));
 }
 
-ConstStridedSpan UcxBackend::Call::whole_to_read(const at::Tensor& tensor, Form form) {
+ConstStridedSpan UcxBackend::Plan::whole_to_read(const at::Tensor& tensor, Form form) {
   owners.push_back(tensor);
   const std::optional<StridedSpan> span = span_of(tensor);
   if (can_be_used(span, form)) return *span;
@@ -109,7 +116,7 @@ ConstStridedSpan UcxBackend::Call::whole_to_read(const at::Tensor& tensor, Form 
   return *span_of(owners.back());
 }
 
-StridedSpan UcxBackend::Call::whole_to_write(const at::Tensor& tensor, Form form) {
+StridedSpan UcxBackend::Plan::whole_to_write(const at::Tensor& tensor, Form form) {
   owners.push_back(tensor);
   const std::optional<StridedSpan> span = span_of(tensor);
   if (can_be_used(span, form)) return *span;
@@ -118,36 +125,36 @@ StridedSpan UcxBackend::Call::whole_to_write(const at::Tensor& tensor, Form form
   return *span_of(owners.back());
 }
 
-StridedSpan UcxBackend::Call::update(const at::Tensor& tensor) {
+StridedSpan UcxBackend::Plan::update(const at::Tensor& tensor) {
   const StridedSpan span = whole_to_write(tensor, Form::kContiguous);
   const c10::NoGradGuard no_grad;
   if (!owners.back().is_same(tensor)) owners.back().copy_(tensor);
   return span;
 }
 
-void UcxBackend::Call::read(const at::Tensor& tensor, Form form) {
+void UcxBackend::Plan::read(const at::Tensor& tensor, Form form) {
   add_input(whole_to_read(tensor, form));
 }
 
-void UcxBackend::Call::write(const at::Tensor& tensor, Form form) {
+void UcxBackend::Plan::write(const at::Tensor& tensor, Form form) {
   add_output(whole_to_write(tensor, form));
 }
 
-void UcxBackend::Call::add_input(const ConstStridedSpan& span, int64_t cut) {
+void UcxBackend::Plan::add_input(const ConstStridedSpan& span, int64_t cut) {
   inputs.push_back(span);
-  input_pieces.push_back({span.layout, cut > 0 ? cut : std::max<int64_t>(1, span.layout.bytes())});
+  input_cuts.push_back(cut > 0 ? cut : std::max<int64_t>(1, span.layout.bytes()));
 }
 
-void UcxBackend::Call::add_output(const StridedSpan& span, int64_t cut) {
+void UcxBackend::Plan::add_output(const StridedSpan& span, int64_t cut) {
   outputs.push_back(span);
-  output_pieces.push_back({span.layout, cut > 0 ? cut : std::max<int64_t>(1, span.layout.bytes())});
+  output_cuts.push_back(cut > 0 ? cut : std::max<int64_t>(1, span.layout.bytes()));
 }
 
 namespace {
 
 // Calls add(layout, offset, cut) for each slice.
 template <class Add>
-void for_slices(const UcxBackend::Call::Slices& slices, Add add) {
+void for_slices(const UcxBackend::Plan::Slices& slices, Add add) {
   const at::IntArrayRef shape = slices.shape;
   const auto ndim = static_cast<int64_t>(shape.size());
   int64_t inner = slices.element_size;
@@ -163,62 +170,77 @@ void for_slices(const UcxBackend::Call::Slices& slices, Add add) {
 
 }  // namespace
 
-void UcxBackend::Call::add_inputs(const ConstStridedSpan& whole, const Slices& slices) {
+void UcxBackend::Plan::add_inputs(const ConstStridedSpan& whole, const Slices& slices) {
   for_slices(slices, [&](const Layout& layout, int64_t offset, int64_t cut) {
     if (layout.bytes() == 0) return add_input({});
     add_input({whole.data == nullptr ? nullptr : whole.data + offset, layout}, cut);
   });
 }
 
-void UcxBackend::Call::add_outputs(const StridedSpan& whole, const Slices& slices) {
+void UcxBackend::Plan::add_outputs(const StridedSpan& whole, const Slices& slices) {
   for_slices(slices, [&](const Layout& layout, int64_t offset, int64_t cut) {
     layout.bytes() == 0 ? add_output({}) : add_output({whole.data + offset, layout}, cut);
   });
 }
 
-void UcxBackend::Call::append_key(Key& key) const {
-  key.insert(key.end(), {static_cast<int64_t>(kind), root, in_place,
-                         static_cast<int64_t>(reduction.op), static_cast<int64_t>(reduction.dtype),
-                         static_cast<int64_t>(reduction.accumulate), reduction.divisor});
-  append_pieces(key, input_pieces);
-  append_pieces(key, output_pieces);
+at::IntArrayRef UcxBackend::Plan::agreed_sizes() const {
+  if (spec.kind == OperationKind::kAllToAllV) return {};
+  return {spec.cut.sizes.data(), spec.cut.sizes.size()};
+}
+
+void UcxBackend::Plan::append_key(Key& key) const {
+  key.push_back(static_cast<int64_t>(spec.kind));
+  key.push_back(spec.root);
+  key.push_back(in_place);
+  key.push_back(static_cast<int64_t>(reduction.op));
+  key.push_back(static_cast<int64_t>(reduction.dtype));
+  key.push_back(static_cast<int64_t>(reduction.accumulate));
+  key.push_back(reduction.divisor);
+  append_pieces(key, inputs, input_cuts);
+  append_pieces(key, outputs, output_cuts);
   // In a gather or a scatter only the root has all pieces; the slots of the headers depend on all.
-  key.insert(key.end(), {bytes, static_cast<int64_t>(sizes.size())});
+  const at::IntArrayRef sizes = agreed_sizes();
+  key.push_back(bytes);
+  key.push_back(static_cast<int64_t>(sizes.size()));
   key.insert(key.end(), sizes.begin(), sizes.end());
 }
 
-void UcxBackend::Call::append_agreed(Digest& digest) const {
-  digest.add(static_cast<int64_t>(kind))
+void UcxBackend::Plan::append_agreed(Digest& digest) const {
+  digest.add(static_cast<int64_t>(spec.kind))
       .add(dtype ? static_cast<int64_t>(*dtype) : -1)
-      .add(root)
+      .add(spec.root)
       .add(bytes)
       .add(static_cast<int64_t>(reduction.op))
       .add(static_cast<int64_t>(reduction.accumulate))
-      .add(requires_grad)
-      .add(dim)
-      .add(output_dim)
-      .add(static_cast<int64_t>(agreed));
+      .add(spec.requires_grad)
+      .add(spec.cut.dim)
+      .add(spec.received.dim)
+      .add(spec.use_fp32)
+      .add(static_cast<int64_t>(spec.agreed));
   if (scope.is_compared) digest.add(static_cast<int64_t>(digest_of(scope.text)));
   if (shape_agrees) digest.add(std::span<const int64_t>(shape.data(), shape.size()));
-  if (sizes_agree) digest.add(std::span<const int64_t>(sizes.data(), sizes.size()));
+  const at::IntArrayRef sizes = agreed_sizes();
+  if (!sizes.empty()) digest.add(std::span<const int64_t>(sizes.data(), sizes.size()));
 }
 
-std::vector<int64_t> UcxBackend::Call::piece_bytes(int size) const {
-  const int64_t elements = std::accumulate(sizes.begin(), sizes.end(), int64_t{0});
-  if (sizes.empty() || elements == 0) {
+std::vector<int64_t> UcxBackend::Plan::piece_bytes(int size) const {
+  const int64_t elements = spec.cut.total();
+  if (elements == 0) {
     return std::vector<int64_t>(static_cast<size_t>(size), bytes / size);
   }
   std::vector<int64_t> result;
-  for (const int64_t each : sizes) result.push_back(bytes / elements * each);
+  for (const int64_t each : spec.cut.sizes) result.push_back(bytes / elements * each);
   return result;
 }
 
-ucx::Schedule UcxBackend::Call::schedule(const ucx::Place& place) const {
-  using ucx::OperationKind;
+ucx::Schedule UcxBackend::Plan::schedule(const ucx::Place& place) const {
   const auto elements = [&](const ucx::Piece& piece) {
     return piece.layout.bytes() / element_size(reduction.dtype);
   };
-  switch (kind) {
+  const auto root = static_cast<int>(spec.root);
+  const std::vector<ucx::Piece> input_pieces = pieces_of(inputs, input_cuts);
+  const std::vector<ucx::Piece> output_pieces = pieces_of(outputs, output_cuts);
+  switch (spec.kind) {
     case OperationKind::kBroadcast:
       return ucx::plan_broadcast(place, place.rank == root ? input_pieces[0] : output_pieces[0],
                                  root);
@@ -247,8 +269,9 @@ ucx::Schedule UcxBackend::Call::schedule(const ucx::Place& place) const {
   }
 }
 
-std::string UcxBackend::Call::own_words() const {
-  std::string text = ucx::name_of(kind);
+std::string UcxBackend::Plan::own_words() const {
+  const at::IntArrayRef sizes = agreed_sizes();
+  std::string text = name_of(spec.kind);
   if (dtype) text += fmt::format(" of {}", name_of(*dtype));
   if (dtype && (sizes.empty() || shape_agrees)) {
     std::vector<std::string> extents;
@@ -258,23 +281,29 @@ std::string UcxBackend::Call::own_words() const {
     text += fmt::format(" [{}]", fmt::join(extents, ", "));
   }
   if (!sizes.empty()) text += fmt::format(", sizes [{}]", fmt::join(sizes, ", "));
-  if (dim >= 0) text += fmt::format(", dim {}", dim);
-  if (output_dim >= 0) text += fmt::format(" to {}", output_dim);
+  if (!spec.cut.sizes.empty() && spec.cut.dim >= 0) {
+    text += fmt::format(", dim {}", spec.cut.dim);
+    const bool is_transpose =
+        spec.kind == OperationKind::kAllToAllV && spec.received.dim != spec.cut.dim;
+    if (is_transpose) text += fmt::format(" to {}", spec.received.dim);
+  }
   if (reduction.op != ReductionOp::kNone) {
     text += fmt::format(", {}", name_of(reduction.op));
     if (reduction.accumulate == Accumulate::kNative) text += " without float32";
     if (reduction.accumulate == Accumulate::kWideInLevels) text += " rounded between hosts";
+  } else if (!spec.use_fp32) {
+    text += ", use_fp32 false";
   }
-  if (root >= 0) text += fmt::format(", root {}", root);
-  if (requires_grad) text += ", with gradient";
-  if (details) text += details();
+  if (spec.root >= 0) text += fmt::format(", root {}", spec.root);
+  if (spec.requires_grad) text += ", with gradient";
+  if (spec.words) text += (*spec.words)();
   return text;
 }
 
-std::string UcxBackend::Call::words() const {
+std::string UcxBackend::Plan::words() const {
   // Bagua's functions have some of the operations' names.
   const bool is_named_alike =
-      scope.text == nullptr || std::string_view(scope.text) == ucx::name_of(kind);
+      scope.text == nullptr || std::string_view(scope.text) == name_of(spec.kind);
   return is_named_alike ? own_words() : fmt::format("{} ({})", scope.text, own_words());
 }
 
