@@ -4,93 +4,20 @@
 
 #include "fmt/format.h"
 #include "fmt/ranges.h"
-#include "parallel/bagua/communicator_call.h"
+#include "parallel/bagua/flat_call.h"
 
 namespace meshrun::bagua {
 namespace {
 
-using detail::CommunicatorCall;
-using Tensors = std::vector<at::Tensor>;
-using WorkPtr = CommunicatorCall::WorkPtr;
-
-// c10d's options of a call that is waited for at once.
-template <class Options>
-Options blocking() {
-  Options options;
-  options.asyncOp = false;
-  return options;
-}
-
-template <class Options>
-Options reducing(c10d::ReduceOp op) {
-  auto options = blocking<Options>();
-  options.reduceOp = std::move(op);
-  return options;
-}
-
-template <class Options>
-Options rooted(int root) {
-  auto options = blocking<Options>();
-  options.rootRank = root;
-  return options;
-}
-
-// What ranks are compared by where the backend does not do it itself.
-void agree(CommunicatorCall& call, const at::Tensor& tensor, int64_t count, std::string rest = "") {
-  if (!tensor.defined()) return;
-  call.agrees_on([type = tensor.scalar_type(), count, rest = std::move(rest)] {
-    return fmt::format("{} [{}]{}", c10::toString(type), count, rest);
-  });
-}
-
-// Where counts may differ between ranks.
-void agree_on_type(CommunicatorCall& call, const at::Tensor& tensor) {
-  if (!tensor.defined()) return;
-  call.agrees_on([type = tensor.scalar_type()] { return std::string(c10::toString(type)); });
-}
+using detail::FlatCall;
+using Kind = OperationKind;
+using Tensors = FlatCall::Tensors;
+using WorkPtr = FlatCall::WorkPtr;
 
 int64_t count_of(const at::Tensor& tensor) { return tensor.defined() ? tensor.numel() : 0; }
 
-std::string root_text(int64_t root) { return fmt::format(", root {}", root); }
-
-// What only moves. NCCL and Gloo lack dtypes, so it goes as bytes; ucx has all, and compares them.
-at::Tensor moved(const CommunicatorCall& call, const at::Tensor& flat) {
-  return call.keeps_inputs() ? flat : flat.resolve_conj().view(at::kByte);
-}
-
-Tensors moved(const CommunicatorCall& call, Tensors parts) {
-  for (at::Tensor& part : parts) part = moved(call, part);
-  return parts;
-}
-
-WorkPtr reduce_to(CommunicatorCall& call, c10d::Backend& backend, at::Tensor tensor, int dst,
-                  c10d::ReduceOp op) {
-  // At other ranks than dst it is only read; but some backends compute in it.
-  if (call.rank() != dst && !call.keeps_inputs()) tensor = tensor.clone();
-  Tensors tensors = {call.to_reduce_in(tensor)};
-  auto options = reducing<c10d::ReduceOptions>(std::move(op));
-  options.rootRank = dst;
-  return backend.reduce(tensors, options);
-}
-
-WorkPtr gather_blocks(c10d::Backend& backend, at::Tensor own, const std::optional<Tensors>& all,
-                      int dst) {
-  Tensors inputs = {std::move(own)};
-  std::vector<Tensors> outputs;
-  if (all) outputs.push_back(*all);
-  return backend.gather(outputs, inputs, rooted<c10d::GatherOptions>(dst));
-}
-
-WorkPtr scatter_blocks(c10d::Backend& backend, at::Tensor own, const std::optional<Tensors>& all,
-                       int src) {
-  Tensors outputs = {std::move(own)};
-  std::vector<Tensors> inputs;
-  if (all) inputs.push_back(*all);
-  return backend.scatter(outputs, inputs, rooted<c10d::ScatterOptions>(src));
-}
-
 // Whether counts and displacements name parts of `tensor`, one for each rank.
-bool takes_parts(CommunicatorCall& call, const at::Tensor& tensor, std::string_view name,
+bool takes_parts(FlatCall& call, const at::Tensor& tensor, std::string_view name,
                  const std::vector<int64_t>& counts, const std::vector<int64_t>& displs) {
   const auto size = static_cast<size_t>(call.size());
   if (!call.require(counts.size() == size && displs.size() == size, [&] {
@@ -114,7 +41,7 @@ bool takes_parts(CommunicatorCall& call, const at::Tensor& tensor, std::string_v
   return true;
 }
 
-bool are_disjoint(CommunicatorCall& call, const std::vector<int64_t>& counts,
+bool are_disjoint(FlatCall& call, const std::vector<int64_t>& counts,
                   const std::vector<int64_t>& displs) {
   for (size_t a = 0; a < counts.size(); ++a) {
     for (size_t b = 0; b < a; ++b) {
@@ -133,137 +60,132 @@ bool are_disjoint(CommunicatorCall& call, const std::vector<int64_t>& counts,
   return true;
 }
 
-Tensors parts_of(const at::Tensor& flat, const std::vector<int64_t>& counts,
-                 const std::vector<int64_t>& displs) {
-  Tensors parts;
+FlatCall::Tensors parts_of(const at::Tensor& flat, const std::vector<int64_t>& counts,
+                           const std::vector<int64_t>& displs) {
+  FlatCall::Tensors parts;
   for (size_t rank = 0; rank < counts.size(); ++rank) {
     parts.push_back(flat.narrow(0, displs[rank], counts[rank]));
   }
   return parts;
 }
 
-bool takes_list(CommunicatorCall& call, const Tensors& tensors) {
+bool takes_list(FlatCall& call, const Tensors& tensors) {
   call.require(!tensors.empty(), [] { return std::string("the list of tensors is empty"); });
   for (size_t i = 0; i < tensors.size(); ++i) {
     call.takes_output(tensors[i], fmt::format("tensor {}", i));
   }
-  call.agrees_on([&tensors] {
-    std::string text;
-    for (const at::Tensor& tensor : tensors) {
-      text += fmt::format("{} [{}]; ", c10::toString(tensor.scalar_type()), tensor.numel());
-    }
-    return text;
-  });
+  call.agree(tensors);
   return !tensors.empty();
+}
+
+// The calls below, which have checked their arguments. send and recv may be the same tensor.
+
+void run_all_reduce(FlatCall& call, const at::Tensor& send, const at::Tensor& recv) {
+  call.can_be_reduced(send);
+  call.agree(send, count_of(send));
+  call.run([&](c10d::Backend& backend) {
+    Tensors tensors = {call.to_reduce_in(call.flat_to_update(recv, send))};
+    return backend.allreduce(tensors, call.options<c10d::AllreduceOptions>());
+  });
+}
+
+void run_reduce(FlatCall& call, const at::Tensor& send, const at::Tensor& recv) {
+  call.can_be_reduced(send);
+  call.agree(send, count_of(send));
+  call.run([&](c10d::Backend& backend) {
+    at::Tensor flat = call.is_root() ? call.flat_to_update(recv, send) : call.flat_to_read(send);
+    // At other ranks it is only read; but some backends compute in it.
+    if (!call.is_root() && !call.keeps_inputs()) flat = flat.clone();
+    Tensors tensors = {call.to_reduce_in(flat)};
+    return backend.reduce(tensors, call.options<c10d::ReduceOptions>());
+  });
+}
+
+// `all`: at the root alone.
+WorkPtr gather_blocks(const FlatCall& call, c10d::Backend& backend, const at::Tensor& own,
+                      const std::optional<Tensors>& all) {
+  Tensors inputs = {own};
+  std::vector<Tensors> outputs;
+  if (all) outputs.push_back(*all);
+  return backend.gather(outputs, inputs, call.options<c10d::GatherOptions>());
+}
+
+WorkPtr scatter_blocks(const FlatCall& call, c10d::Backend& backend, const at::Tensor& own,
+                       const std::optional<Tensors>& all) {
+  Tensors outputs = {own};
+  std::vector<Tensors> inputs;
+  if (all) inputs.push_back(*all);
+  return backend.scatter(outputs, inputs, call.options<c10d::ScatterOptions>());
+}
+
+at::Tensor to_broadcast(FlatCall& call, const at::Tensor& tensor) {
+  return call.moved(call.is_root() ? call.flat_to_read(tensor) : call.flat_to_write(tensor));
 }
 
 }  // namespace
 
 void allreduce(const at::Tensor& send_tensor, const at::Tensor& recv_tensor, ReduceOp op,
                const Communicator& comm) {
-  CommunicatorCall call(comm, "allreduce");
-  const c10d::ReduceOp reduction = call.reduction(op);
-  if (call.takes(send_tensor, "send_tensor") && call.takes_output(recv_tensor, "recv_tensor") &&
-      call.are_alike(send_tensor, recv_tensor)) {
-    call.has_elements(recv_tensor, "recv_tensor", send_tensor.numel());
-  }
-  call.can_be_reduced(send_tensor, op);
-  agree(call, send_tensor, send_tensor.numel(), ", " + to_string(op));
-  call.run([&](c10d::Backend& backend) {
-    Tensors tensors = {call.flat_to_write(recv_tensor)};
-    if (!send_tensor.is_same(recv_tensor)) {
-      tensors[0].copy_(call.flat_to_read(call.apart(send_tensor, recv_tensor)));
-    } else if (!recv_tensor.is_contiguous()) {
-      tensors[0].copy_(call.flat_to_read(recv_tensor));
-    }
-    tensors[0] = call.to_reduce_in(tensors[0]);
-    return backend.allreduce(tensors, reducing<c10d::AllreduceOptions>(reduction));
-  });
+  FlatCall call(comm, "allreduce", Kind::kAllReduce);
+  call.with_op(op).takes_both(send_tensor, 1, recv_tensor, 1);
+  run_all_reduce(call, send_tensor, recv_tensor);
 }
 
 void allreduce_inplace(const at::Tensor& tensor, ReduceOp op, const Communicator& comm) {
-  CommunicatorCall call(comm, "allreduce_inplace");
-  const c10d::ReduceOp reduction = call.reduction(op);
-  call.takes_output(tensor, "tensor");
-  call.can_be_reduced(tensor, op);
-  agree(call, tensor, tensor.numel(), ", " + to_string(op));
-  call.run([&](c10d::Backend& backend) {
-    Tensors tensors = {call.to_reduce_in(call.flat_to_update(tensor))};
-    return backend.allreduce(tensors, reducing<c10d::AllreduceOptions>(reduction));
-  });
+  FlatCall call(comm, "allreduce_inplace", Kind::kAllReduce);
+  call.with_op(op).takes_output(tensor, "tensor");
+  run_all_reduce(call, tensor, tensor);
 }
 
 void allreduce_coalesced_inplace(const Tensors& tensors, ReduceOp op, const Communicator& comm) {
-  CommunicatorCall call(comm, "allreduce_coalesced_inplace");
-  const c10d::ReduceOp reduction = call.reduction(op);
-  if (takes_list(call, tensors)) {
-    for (const at::Tensor& tensor : tensors) call.can_be_reduced(tensor, op);
+  FlatCall call(comm, "allreduce_coalesced_inplace", Kind::kAllReduce);
+  if (takes_list(call.with_op(op), tensors)) {
+    for (const at::Tensor& tensor : tensors) call.can_be_reduced(tensor);
   }
   call.run([&](c10d::Backend& backend) {
     Tensors flat;
     for (const at::Tensor& tensor : tensors) {
       flat.push_back(call.to_reduce_in(call.flat_to_update(tensor)));
     }
-    return backend.allreduce_coalesced(flat, reducing<c10d::AllreduceCoalescedOptions>(reduction));
+    return backend.allreduce_coalesced(flat, call.options<c10d::AllreduceCoalescedOptions>());
   });
 }
 
 void reduce(const at::Tensor& send_tensor, const at::Tensor& recv_tensor, IntArgument dst,
             ReduceOp op, const Communicator& comm) {
-  CommunicatorCall call(comm, "reduce");
-  const c10d::ReduceOp reduction = call.reduction(op);
-  const bool is_dst = call.rank() == dst;
-  if (call.is_rank(dst, call.size(), "dst") && call.takes(send_tensor, "send_tensor") && is_dst &&
-      call.takes_output(recv_tensor, "recv_tensor") && call.are_alike(send_tensor, recv_tensor)) {
-    call.has_elements(recv_tensor, "recv_tensor", send_tensor.numel());
-  }
-  call.can_be_reduced(send_tensor, op);
-  agree(call, send_tensor, send_tensor.numel(), ", " + to_string(op) + root_text(dst));
-  call.run([&](c10d::Backend& backend) {
-    at::Tensor flat = call.flat_to_read(send_tensor);
-    if (is_dst) {
-      flat = call.flat_to_write(recv_tensor);
-      flat.copy_(call.flat_to_read(call.apart(send_tensor, recv_tensor)));
-    }
-    return reduce_to(call, backend, flat, dst, reduction);
-  });
+  FlatCall call(comm, "reduce", Kind::kReduce);
+  call.with_op(op).with_root(dst, "dst");
+  call.is_root() ? call.takes_both(send_tensor, 1, recv_tensor, 1)
+                 : call.takes(send_tensor, "send_tensor");
+  run_reduce(call, send_tensor, recv_tensor);
 }
 
 void reduce_inplace(const at::Tensor& tensor, IntArgument dst, ReduceOp op,
                     const Communicator& comm) {
-  CommunicatorCall call(comm, "reduce_inplace");
-  const c10d::ReduceOp reduction = call.reduction(op);
-  if (call.is_rank(dst, call.size(), "dst")) call.takes_output(tensor, "tensor");
-  call.can_be_reduced(tensor, op);
-  agree(call, tensor, tensor.numel(), ", " + to_string(op) + root_text(dst));
-  call.run([&](c10d::Backend& backend) {
-    const at::Tensor flat =
-        call.rank() == dst ? call.flat_to_update(tensor) : call.flat_to_read(tensor);
-    return reduce_to(call, backend, flat, dst, reduction);
-  });
+  FlatCall call(comm, "reduce_inplace", Kind::kReduce);
+  call.with_op(op).with_root(dst, "dst").takes_output(tensor, "tensor");
+  run_reduce(call, tensor, tensor);
 }
 
 void broadcast(const at::Tensor& tensor, IntArgument src, const Communicator& comm) {
-  CommunicatorCall call(comm, "broadcast");
-  if (call.is_rank(src, call.size(), "src")) call.takes_output(tensor, "tensor");
-  agree(call, tensor, tensor.numel(), root_text(src));
+  FlatCall call(comm, "broadcast", Kind::kBroadcast);
+  call.with_root(src, "src").takes_output(tensor, "tensor");
+  call.agree(tensor, count_of(tensor));
   call.run([&](c10d::Backend& backend) {
-    Tensors tensors = {
-        moved(call, call.rank() == src ? call.flat_to_read(tensor) : call.flat_to_write(tensor))};
-    return backend.broadcast(tensors, rooted<c10d::BroadcastOptions>(src));
+    Tensors tensors = {to_broadcast(call, tensor)};
+    return backend.broadcast(tensors, call.options<c10d::BroadcastOptions>());
   });
 }
 
 void broadcast_coalesced(const Tensors& tensors, IntArgument src, const Communicator& comm) {
-  CommunicatorCall call(comm, "broadcast_coalesced");
-  if (call.is_rank(src, call.size(), "src")) takes_list(call, tensors);
+  FlatCall call(comm, "broadcast_coalesced", Kind::kBroadcast);
+  takes_list(call.with_root(src, "src"), tensors);
   call.run([&](c10d::Backend& backend) -> WorkPtr {
     const bool coalesces = backend.supportsCoalescing();
     if (coalesces) backend.startCoalescing();
     for (const at::Tensor& tensor : tensors) {
-      Tensors one = {
-          moved(call, call.rank() == src ? call.flat_to_read(tensor) : call.flat_to_write(tensor))};
-      const WorkPtr work = backend.broadcast(one, rooted<c10d::BroadcastOptions>(src));
+      Tensors one = {to_broadcast(call, tensor)};
+      const WorkPtr work = backend.broadcast(one, call.options<c10d::BroadcastOptions>());
       if (!coalesces) work->wait();
     }
     return coalesces ? backend.endCoalescing() : WorkPtr();
@@ -272,151 +194,133 @@ void broadcast_coalesced(const Tensors& tensors, IntArgument src, const Communic
 
 void allgather(const at::Tensor& send_tensor, const at::Tensor& recv_tensor,
                const Communicator& comm) {
-  CommunicatorCall call(comm, "allgather");
-  if (call.takes(send_tensor, "send_tensor") && call.takes_output(recv_tensor, "recv_tensor") &&
-      call.are_alike(send_tensor, recv_tensor)) {
-    call.has_elements(recv_tensor, "recv_tensor", send_tensor.numel() * call.size());
-  }
-  agree(call, send_tensor, send_tensor.numel());
+  FlatCall call(comm, "allgather", Kind::kAllGather);
+  call.takes_both(send_tensor, 1, recv_tensor, call.size());
+  call.agree(send_tensor, count_of(send_tensor));
   call.run([&](c10d::Backend& backend) {
-    at::Tensor input = moved(call, call.flat_to_read(call.apart(send_tensor, recv_tensor)));
-    at::Tensor output = moved(call, call.flat_to_write(recv_tensor));
-    return backend._allgather_base(output, input, blocking<c10d::AllgatherOptions>());
+    at::Tensor input = call.moved(call.flat_to_read(call.apart(send_tensor, recv_tensor)));
+    at::Tensor output = call.moved(call.flat_to_write(recv_tensor));
+    return backend._allgather_base(output, input, call.options<c10d::AllgatherOptions>());
   });
 }
 
 void allgather_inplace(const at::Tensor& tensor, const Communicator& comm) {
-  CommunicatorCall call(comm, "allgather_inplace");
+  FlatCall call(comm, "allgather_inplace", Kind::kAllGather);
   if (call.takes_output(tensor, "tensor")) call.can_be_shared_out(tensor, "tensor");
-  agree(call, tensor, tensor.numel());
+  call.agree(tensor, count_of(tensor));
   call.run([&](c10d::Backend& backend) {
-    at::Tensor output = moved(call, call.flat_to_update(tensor));
+    at::Tensor output = call.moved(call.flat_to_update(tensor));
     at::Tensor input = call.blocks(output)[static_cast<size_t>(call.rank())];
-    return backend._allgather_base(output, input, blocking<c10d::AllgatherOptions>());
+    return backend._allgather_base(output, input, call.options<c10d::AllgatherOptions>());
   });
 }
 
 void gather(const at::Tensor& send_tensor, const at::Tensor& recv_tensor, IntArgument dst,
             const Communicator& comm) {
-  CommunicatorCall call(comm, "gather");
-  const bool is_dst = call.rank() == dst;
-  if (call.is_rank(dst, call.size(), "dst") && call.takes(send_tensor, "send_tensor") && is_dst &&
-      call.takes_output(recv_tensor, "recv_tensor") && call.are_alike(send_tensor, recv_tensor)) {
-    call.has_elements(recv_tensor, "recv_tensor", send_tensor.numel() * call.size());
-  }
-  agree(call, send_tensor, send_tensor.numel(), root_text(dst));
+  FlatCall call(comm, "gather", Kind::kGather);
+  call.with_root(dst, "dst");
+  call.is_root() ? call.takes_both(send_tensor, 1, recv_tensor, call.size())
+                 : call.takes(send_tensor, "send_tensor");
+  call.agree(send_tensor, count_of(send_tensor));
   call.run([&](c10d::Backend& backend) {
     std::optional<Tensors> all;
-    at::Tensor own =
-        moved(call, call.flat_to_read(is_dst ? call.apart(send_tensor, recv_tensor) : send_tensor));
-    if (is_dst) all = call.blocks(moved(call, call.flat_to_write(recv_tensor)));
-    return gather_blocks(backend, std::move(own), all, dst);
+    const at::Tensor own = call.moved(
+        call.flat_to_read(call.is_root() ? call.apart(send_tensor, recv_tensor) : send_tensor));
+    if (call.is_root()) all = call.blocks(call.moved(call.flat_to_write(recv_tensor)));
+    return gather_blocks(call, backend, own, all);
   });
 }
 
 void gather_inplace(const at::Tensor& tensor, IntArgument count, IntArgument dst,
                     const Communicator& comm) {
-  CommunicatorCall call(comm, "gather_inplace");
-  const bool is_dst = call.rank() == dst;
-  if (call.is_rank(dst, call.size(), "dst") && call.takes_output(tensor, "tensor")) {
-    call.has_elements(tensor, "tensor", count * (is_dst ? call.size() : 1));
+  FlatCall call(comm, "gather_inplace", Kind::kGather);
+  if (call.with_root(dst, "dst").takes_output(tensor, "tensor")) {
+    call.has_elements(tensor, "tensor", count * (call.is_root() ? call.size() : 1));
   }
-  agree(call, tensor, count, root_text(dst));
+  call.agree(tensor, count);
   call.run([&](c10d::Backend& backend) {
-    if (!is_dst) {
-      return gather_blocks(backend, moved(call, call.flat_to_read(tensor)), std::nullopt, dst);
+    if (!call.is_root()) {
+      return gather_blocks(call, backend, call.moved(call.flat_to_read(tensor)), std::nullopt);
     }
-    const Tensors all = call.blocks(moved(call, call.flat_to_update(tensor)));
-    return gather_blocks(backend, all[static_cast<size_t>(dst)], all, dst);
+    const Tensors all = call.blocks(call.moved(call.flat_to_update(tensor)));
+    return gather_blocks(call, backend, all[static_cast<size_t>(call.rank())], all);
   });
 }
 
 void scatter(const at::Tensor& send_tensor, const at::Tensor& recv_tensor, IntArgument src,
              const Communicator& comm) {
-  CommunicatorCall call(comm, "scatter");
-  const bool is_src = call.rank() == src;
-  if (call.is_rank(src, call.size(), "src") && call.takes_output(recv_tensor, "recv_tensor") &&
-      is_src && call.takes(send_tensor, "send_tensor") &&
-      call.are_alike(send_tensor, recv_tensor)) {
-    call.has_elements(send_tensor, "send_tensor", recv_tensor.numel() * call.size());
-  }
-  agree(call, recv_tensor, recv_tensor.numel(), root_text(src));
+  FlatCall call(comm, "scatter", Kind::kScatter);
+  call.with_root(src, "src");
+  call.is_root() ? call.takes_both(send_tensor, call.size(), recv_tensor, 1)
+                 : call.takes_output(recv_tensor, "recv_tensor");
+  call.agree(recv_tensor, count_of(recv_tensor));
   call.run([&](c10d::Backend& backend) {
     std::optional<Tensors> all;
-    if (is_src) {
-      all = call.blocks(moved(call, call.flat_to_read(call.apart(send_tensor, recv_tensor))));
+    if (call.is_root()) {
+      all = call.blocks(call.moved(call.flat_to_read(call.apart(send_tensor, recv_tensor))));
     }
-    return scatter_blocks(backend, moved(call, call.flat_to_write(recv_tensor)), all, src);
+    return scatter_blocks(call, backend, call.moved(call.flat_to_write(recv_tensor)), all);
   });
 }
 
 void scatter_inplace(const at::Tensor& tensor, IntArgument count, IntArgument src,
                      const Communicator& comm) {
-  CommunicatorCall call(comm, "scatter_inplace");
-  const bool is_src = call.rank() == src;
-  if (call.is_rank(src, call.size(), "src") && call.takes_output(tensor, "tensor")) {
-    call.has_elements(tensor, "tensor", count * (is_src ? call.size() : 1));
+  FlatCall call(comm, "scatter_inplace", Kind::kScatter);
+  if (call.with_root(src, "src").takes_output(tensor, "tensor")) {
+    call.has_elements(tensor, "tensor", count * (call.is_root() ? call.size() : 1));
   }
-  agree(call, tensor, count, root_text(src));
+  call.agree(tensor, count);
   call.run([&](c10d::Backend& backend) {
-    if (!is_src) {
-      return scatter_blocks(backend, moved(call, call.flat_to_write(tensor)), std::nullopt, src);
+    if (!call.is_root()) {
+      return scatter_blocks(call, backend, call.moved(call.flat_to_write(tensor)), std::nullopt);
     }
-    const Tensors all = call.blocks(moved(call, call.flat_to_read(tensor)));
-    return scatter_blocks(backend, all[static_cast<size_t>(src)], all, src);
+    const Tensors all = call.blocks(call.moved(call.flat_to_read(tensor)));
+    return scatter_blocks(call, backend, all[static_cast<size_t>(call.rank())], all);
   });
 }
 
 void reduce_scatter(const at::Tensor& send_tensor, const at::Tensor& recv_tensor, ReduceOp op,
                     const Communicator& comm) {
-  CommunicatorCall call(comm, "reduce_scatter");
-  const c10d::ReduceOp reduction = call.reduction(op);
-  if (call.takes(send_tensor, "send_tensor") && call.takes_output(recv_tensor, "recv_tensor") &&
-      call.are_alike(send_tensor, recv_tensor)) {
-    call.has_elements(send_tensor, "send_tensor", recv_tensor.numel() * call.size());
-  }
-  call.can_be_reduced(recv_tensor, op);
-  agree(call, recv_tensor, recv_tensor.numel(), ", " + to_string(op));
+  FlatCall call(comm, "reduce_scatter", Kind::kReduceScatter);
+  call.with_op(op).takes_both(send_tensor, call.size(), recv_tensor, 1);
+  call.can_be_reduced(recv_tensor);
+  call.agree(recv_tensor, count_of(recv_tensor));
   call.run([&](c10d::Backend& backend) {
     at::Tensor input = call.to_reduce(call.flat_to_read(call.apart(send_tensor, recv_tensor)));
     at::Tensor output = call.to_reduce_in(call.flat_to_write(recv_tensor));
-    return backend._reduce_scatter_base(output, input,
-                                        reducing<c10d::ReduceScatterOptions>(reduction));
+    return backend._reduce_scatter_base(output, input, call.options<c10d::ReduceScatterOptions>());
   });
 }
 
 void reduce_scatter_inplace(const at::Tensor& tensor, ReduceOp op, const Communicator& comm) {
-  CommunicatorCall call(comm, "reduce_scatter_inplace");
-  const c10d::ReduceOp reduction = call.reduction(op);
-  if (call.takes_output(tensor, "tensor")) call.can_be_shared_out(tensor, "tensor");
-  call.can_be_reduced(tensor, op);
-  agree(call, tensor, tensor.numel(), ", " + to_string(op));
+  FlatCall call(comm, "reduce_scatter_inplace", Kind::kReduceScatter);
+  if (call.with_op(op).takes_output(tensor, "tensor")) call.can_be_shared_out(tensor, "tensor");
+  call.can_be_reduced(tensor);
+  call.agree(tensor, count_of(tensor));
   call.run([&](c10d::Backend& backend) {
     at::Tensor flat = call.flat_to_update(tensor);
     at::Tensor output = call.to_reduce_in(call.blocks(flat)[static_cast<size_t>(call.rank())]);
     at::Tensor input = call.keeps_inputs() ? flat : call.to_reduce(flat.clone());
-    return backend._reduce_scatter_base(output, input,
-                                        reducing<c10d::ReduceScatterOptions>(reduction));
+    return backend._reduce_scatter_base(output, input, call.options<c10d::ReduceScatterOptions>());
   });
 }
 
 void alltoall(const at::Tensor& send_tensor, const at::Tensor& recv_tensor,
               const Communicator& comm) {
-  CommunicatorCall call(comm, "alltoall");
-  if (call.takes(send_tensor, "send_tensor") && call.takes_output(recv_tensor, "recv_tensor") &&
-      call.are_alike(send_tensor, recv_tensor) &&
-      call.can_be_shared_out(send_tensor, "send_tensor")) {
-    call.has_elements(recv_tensor, "recv_tensor", send_tensor.numel());
+  FlatCall call(comm, "alltoall", Kind::kAllToAll);
+  if (call.takes_both(send_tensor, 1, recv_tensor, 1)) {
+    call.can_be_shared_out(send_tensor, "send_tensor");
   }
-  agree_on_type(call, send_tensor);
+  call.agree(send_tensor);
   const auto ranks = static_cast<size_t>(call.size());
   call.exchanges(std::vector<int64_t>(ranks, count_of(send_tensor) / call.size()),
                  std::vector<int64_t>(ranks, count_of(recv_tensor) / call.size()));
   call.run([&](c10d::Backend& backend) {
-    at::Tensor input = moved(call, call.flat_to_read(call.apart(send_tensor, recv_tensor)));
-    at::Tensor output = moved(call, call.flat_to_write(recv_tensor));
+    at::Tensor input = call.moved(call.flat_to_read(call.apart(send_tensor, recv_tensor)));
+    at::Tensor output = call.moved(call.flat_to_write(recv_tensor));
     std::vector<int64_t> equal;
-    return backend.alltoall_base(output, input, equal, equal, blocking<c10d::AllToAllOptions>());
+    return backend.alltoall_base(output, input, equal, equal,
+                                 call.options<c10d::AllToAllOptions>());
   });
 }
 
@@ -428,22 +332,21 @@ void alltoall_v(const at::Tensor& send_tensor, const std::vector<int64_t>& send_
                 const std::vector<int64_t>& send_displs, const at::Tensor& recv_tensor,
                 const std::vector<int64_t>& recv_counts, const std::vector<int64_t>& recv_displs,
                 const Communicator& comm) {
-  CommunicatorCall call(comm, "alltoall_v");
-  if (call.takes(send_tensor, "send_tensor") && call.takes_output(recv_tensor, "recv_tensor") &&
-      call.are_alike(send_tensor, recv_tensor) &&
+  FlatCall call(comm, "alltoall_v", Kind::kAllToAll);
+  if (call.takes_both(send_tensor, 0, recv_tensor, 0) &&
       takes_parts(call, send_tensor, "send", send_counts, send_displs) &&
       takes_parts(call, recv_tensor, "recv", recv_counts, recv_displs)) {
     are_disjoint(call, recv_counts, recv_displs);
   }
-  agree_on_type(call, send_tensor);
+  call.agree(send_tensor);
   call.exchanges(send_counts, recv_counts);
   call.run([&](c10d::Backend& backend) {
-    Tensors inputs = moved(call, parts_of(call.flat_to_read(call.apart(send_tensor, recv_tensor)),
-                                          send_counts, send_displs));
+    Tensors inputs = call.moved(parts_of(call.flat_to_read(call.apart(send_tensor, recv_tensor)),
+                                         send_counts, send_displs));
     // Holes keep what they have, also where the tensor is written through a copy.
     Tensors outputs =
-        moved(call, parts_of(call.flat_to_update(recv_tensor), recv_counts, recv_displs));
-    return backend.alltoall(outputs, inputs, blocking<c10d::AllToAllOptions>());
+        call.moved(parts_of(call.flat_to_update(recv_tensor), recv_counts, recv_displs));
+    return backend.alltoall(outputs, inputs, call.options<c10d::AllToAllOptions>());
   });
 }
 
@@ -455,33 +358,32 @@ void alltoall_v_inplace(const at::Tensor& tensor, const std::vector<int64_t>& se
 }
 
 void send(const at::Tensor& tensor, IntArgument dst, const Communicator& comm) {
-  CommunicatorCall call(comm, "send");
-  call.is_message();
+  FlatCall call(comm, "send", Kind::kSend);
   call.is_rank(dst, call.size(), "dst");
   call.require(dst != call.rank(), [] { return std::string("dst is this rank itself"); });
   call.takes(tensor, "tensor");
   call.run([&](c10d::Backend& backend) {
-    Tensors tensors = {moved(call, call.flat_to_read(tensor))};
+    Tensors tensors = {call.moved(call.flat_to_read(tensor))};
     return backend.send(tensors, dst, /*tag=*/0);
   });
 }
 
 void recv(const at::Tensor& tensor, IntArgument src, const Communicator& comm) {
-  CommunicatorCall call(comm, "recv");
-  call.is_message();
+  FlatCall call(comm, "recv", Kind::kReceive);
   call.is_rank(src, call.size(), "src");
   call.require(src != call.rank(), [] { return std::string("src is this rank itself"); });
   call.takes_output(tensor, "tensor");
   call.run([&](c10d::Backend& backend) {
-    Tensors tensors = {moved(call, call.flat_to_write(tensor))};
+    Tensors tensors = {call.moved(call.flat_to_write(tensor))};
     return backend.recv(tensors, src, /*tag=*/0);
   });
 }
 
 void barrier(const Communicator& comm) {
-  CommunicatorCall call(comm, "barrier");
-  call.run(
-      [&](c10d::Backend& backend) { return backend.barrier(blocking<c10d::BarrierOptions>()); });
+  FlatCall call(comm, "barrier", Kind::kBarrier);
+  call.run([&](c10d::Backend& backend) {
+    return backend.barrier(call.options<c10d::BarrierOptions>());
+  });
 }
 
 }  // namespace meshrun::bagua

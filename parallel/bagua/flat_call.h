@@ -1,4 +1,5 @@
-// One call of a function of collectives.h on its way to a c10d backend. Internal to this library.
+// One call of a function of collectives.h on its way to a c10d backend, as a CollectiveSpec
+// describes it. Internal to this library.
 //
 // The function checks its arguments first; a problem becomes a text, not an exception, since the
 // other ranks wait. run() then makes the call, or tells the others of the problem:
@@ -25,39 +26,44 @@
 #include "parallel/bagua/reduce_op.h"
 #include "parallel/comm/interface/call_check.h"
 #include "parallel/comm/interface/call_comparer.h"
+#include "parallel/comm/interface/collective_spec.h"
 #include "torch/csrc/distributed/c10d/Backend.hpp"
 #include "torch/csrc/distributed/c10d/Types.hpp"
 #include "torch/csrc/distributed/c10d/Work.hpp"
 
 namespace meshrun::bagua::detail {
 
-class CommunicatorCall : public CallCheck {
+class FlatCall : public CallCheck {
  public:
   using WorkPtr = c10::intrusive_ptr<c10d::Work>;
-  using Text = std::function<std::string()>;
+  using Tensors = std::vector<at::Tensor>;
 
   // `name` is static. Raises NotAMemberError, and GroupAbortedError after Communicator::abort().
-  CommunicatorCall(const Communicator& comm, const char* name);
+  FlatCall(const Communicator& comm, const char* name, OperationKind kind);
+  // Of the argument `name`; a rank of the communicator.
+  FlatCall& with_root(int64_t root, const char* name);
+  FlatCall& with_op(ReduceOp op);
 
   int rank() const { return rank_; }
   int size() const { return size_; }
+  bool is_root() const { return rank_ == spec_.root; }
 
   // A dense tensor, on a device that the communicator has a backend for.
   bool takes(const at::Tensor& tensor, std::string_view name);
   // Its elements must not share memory.
   bool takes_output(const at::Tensor& tensor, std::string_view name);
+  // send_tensor and recv_tensor of one dtype, which have `sent` and `received` times as many
+  // elements as a part has.
+  bool takes_both(const at::Tensor& send, int64_t sent, const at::Tensor& recv, int64_t received);
   bool has_elements(const at::Tensor& tensor, std::string_view name, int64_t count);
   bool can_be_shared_out(const at::Tensor& tensor, std::string_view name);
-  bool are_alike(const at::Tensor& send, const at::Tensor& recv);
-  // The result is valid if nothing is wrong.
-  c10d::ReduceOp reduction(ReduceOp op);
   // Of tensors that have been taken: whether the backend, to which complex numbers are pairs of
   // real ones unless it compares headers itself, has the reduction.
-  bool can_be_reduced(const at::Tensor& tensor, ReduceOp op);
-  // Messages between two ranks are not compared: their problems are raised here alone.
-  void is_message() { is_message_ = true; }
-  // What all ranks must say alike, beside the name; in words. For checks before CUDA collectives.
-  void agrees_on(Text words) { words_ = std::move(words); }
+  bool can_be_reduced(const at::Tensor& tensor);
+  // What all ranks must have alike, beside kind, reduction and root, where the backend does not
+  // compare it itself: a dtype, and a count (-1: none).
+  void agree(const at::Tensor& tensor, int64_t count = -1);
+  void agree(const Tensors& tensors);
   // Of an all-to-all: elements that go to each rank and that come from each. Where the backend does
   // not compare them itself, they are compared before the call.
   void exchanges(std::vector<int64_t> sent, std::vector<int64_t> expected);
@@ -67,13 +73,27 @@ class CommunicatorCall : public CallCheck {
   void run(const std::function<WorkPtr(c10d::Backend&)>& start);
 
   // Within run():
+  // c10d's options of this call, which is waited for at once.
+  template <typename Options>
+  Options options() const {
+    Options options;
+    options.asyncOp = false;
+    if constexpr (requires { options.rootRank; }) options.rootRank = spec_.root;
+    if constexpr (requires { options.reduceOp; }) options.reduceOp = spec_.op;
+    return options;
+  }
   at::Tensor flat_to_read(const at::Tensor& tensor) const;
   at::Tensor flat_to_write(const at::Tensor& tensor);
   at::Tensor flat_to_update(const at::Tensor& tensor);
+  // What `recv` is after `send` has been copied to it; they may be the same tensor.
+  at::Tensor flat_to_update(const at::Tensor& recv, const at::Tensor& send);
   // `input` itself, or a copy where `output` is, in part, the same memory.
   static at::Tensor apart(const at::Tensor& input, const at::Tensor& output);
   // The `size()` equal parts of a flat tensor.
-  std::vector<at::Tensor> blocks(const at::Tensor& flat) const;
+  Tensors blocks(const at::Tensor& flat) const;
+  // What only moves. NCCL and Gloo lack dtypes, so it goes as bytes; ucx has all, and compares them.
+  at::Tensor moved(const at::Tensor& flat) const;
+  Tensors moved(Tensors parts) const;
   // A flat tensor as the backend can reduce it: itself, or what NCCL and Gloo know: complex numbers
   // as pairs, in the same memory; int16 as a copy in int32, of which the low 16 bits are what the
   // reduction in int16 gives. to_reduce_in writes that copy back after the call.
@@ -83,6 +103,9 @@ class CommunicatorCall : public CallCheck {
   bool keeps_inputs() const;
 
  private:
+  bool is_message() const {
+    return spec_.kind == OperationKind::kSend || spec_.kind == OperationKind::kReceive;
+  }
   c10::intrusive_ptr<c10d::Backend> backend_for(c10::DeviceType type) const;
   void report_or_check();
   // Of the backends that compare nothing themselves.
@@ -92,10 +115,10 @@ class CommunicatorCall : public CallCheck {
   const char* const name_;
   int rank_;
   int size_;
-  bool is_message_ = false;
+  CollectiveSpec spec_;                // its words: what agree() was told
+  std::optional<ReduceOp> op_;         // the same as spec_.op, for errors
   std::optional<c10::Device> device_;  // of the first tensor
-  Text words_;
-  ComparedRow row_;  // its call is null in all but an all-to-all
+  ComparedRow row_;                    // its call is null in all but an all-to-all
   std::vector<std::pair<at::Tensor, at::Tensor>> to_copy_;  // to a tensor, from a flat one
 };
 

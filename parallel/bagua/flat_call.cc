@@ -1,4 +1,4 @@
-#include "parallel/bagua/communicator_call.h"
+#include "parallel/bagua/flat_call.h"
 
 #include <algorithm>
 #include <memory>
@@ -51,8 +51,9 @@ class StreamScope {
 
 }  // namespace
 
-CommunicatorCall::CommunicatorCall(const Communicator& comm, const char* name)
+FlatCall::FlatCall(const Communicator& comm, const char* name, OperationKind kind)
     : comm_(comm.resolved()), name_(name), rank_(comm_.rank()), size_(comm_.nranks()) {
+  spec_.kind = kind;
   static_cast<void>(comm_.group());  // raises NotAMemberError
   check_collectives_allowed([&] { return name_; });
   if (comm_.is_aborted()) {
@@ -62,7 +63,21 @@ CommunicatorCall::CommunicatorCall(const Communicator& comm, const char* name)
   }
 }
 
-bool CommunicatorCall::takes(const at::Tensor& tensor, std::string_view name) {
+FlatCall& FlatCall::with_root(int64_t root, const char* name) {
+  is_rank(root, size_, name);
+  spec_.root = root;
+  return *this;
+}
+
+FlatCall& FlatCall::with_op(ReduceOp op) {
+  const std::optional<c10d::ReduceOp> its = to_c10d(op);
+  require(its.has_value(), [&] { return to_string(op) + " is not a reduction"; });
+  if (its) spec_.op = *its;
+  op_ = op;
+  return *this;
+}
+
+bool FlatCall::takes(const at::Tensor& tensor, std::string_view name) {
   if (!is_dense(tensor, name)) return false;
   const std::vector<c10::Device> devices = comm_.group()->getDeviceTypes();
   const bool has_backend = std::any_of(devices.begin(), devices.end(), [&](const auto& device) {
@@ -84,39 +99,39 @@ bool CommunicatorCall::takes(const at::Tensor& tensor, std::string_view name) {
   return true;
 }
 
-bool CommunicatorCall::takes_output(const at::Tensor& tensor, std::string_view name) {
+bool FlatCall::takes_output(const at::Tensor& tensor, std::string_view name) {
   return takes(tensor, name) && has_own_elements(tensor, name);
 }
 
-bool CommunicatorCall::has_elements(const at::Tensor& tensor, std::string_view name,
-                                    int64_t count) {
+bool FlatCall::has_elements(const at::Tensor& tensor, std::string_view name, int64_t count) {
   return !is_wrong() && require(tensor.numel() == count, [&] {
     return fmt::format("{} has {} elements and must have {} in a communicator of {} ranks", name,
                        tensor.numel(), count, size_);
   });
 }
 
-bool CommunicatorCall::can_be_shared_out(const at::Tensor& tensor, std::string_view name) {
+bool FlatCall::can_be_shared_out(const at::Tensor& tensor, std::string_view name) {
   return !is_wrong() && require(tensor.numel() % size_ == 0, [&] {
     return fmt::format("{} has {} elements, which {} ranks cannot share equally", name,
                        tensor.numel(), size_);
   });
 }
 
-bool CommunicatorCall::are_alike(const at::Tensor& send, const at::Tensor& recv) {
-  return !is_wrong() && require(send.scalar_type() == recv.scalar_type(), [&] {
-    return fmt::format("send_tensor is {} and recv_tensor {}", c10::toString(send.scalar_type()),
-                       c10::toString(recv.scalar_type()));
-  });
+bool FlatCall::takes_both(const at::Tensor& send, int64_t sent, const at::Tensor& recv,
+                          int64_t received) {
+  if (!takes(send, "send_tensor") || !takes_output(recv, "recv_tensor") ||
+      !require(send.scalar_type() == recv.scalar_type(), [&] {
+        return fmt::format("send_tensor is {} and recv_tensor {}",
+                           c10::toString(send.scalar_type()), c10::toString(recv.scalar_type()));
+      })) {
+    return false;
+  }
+  return sent > received ? has_elements(send, "send_tensor", recv.numel() * sent)
+                         : has_elements(recv, "recv_tensor", send.numel() * received);
 }
 
-c10d::ReduceOp CommunicatorCall::reduction(ReduceOp op) {
-  const std::optional<c10d::ReduceOp> its = to_c10d(op);
-  require(its.has_value(), [&] { return to_string(op) + " is not a reduction"; });
-  return its.value_or(c10d::ReduceOp(c10d::ReduceOp::SUM));
-}
-
-bool CommunicatorCall::can_be_reduced(const at::Tensor& tensor, ReduceOp op) {
+bool FlatCall::can_be_reduced(const at::Tensor& tensor) {
+  const ReduceOp op = *op_;
   return !is_wrong() &&
          require(
              !tensor.is_complex() || op == ReduceOp::SUM || op == ReduceOp::AVG || keeps_inputs(),
@@ -128,20 +143,42 @@ bool CommunicatorCall::can_be_reduced(const at::Tensor& tensor, ReduceOp op) {
              });
 }
 
-c10::intrusive_ptr<c10d::Backend> CommunicatorCall::backend_for(c10::DeviceType type) const {
+c10::intrusive_ptr<c10d::Backend> FlatCall::backend_for(c10::DeviceType type) const {
   for (const c10::Device& device : comm_.group()->getDeviceTypes()) {
     if (device.type() == type) return comm_.group()->getBackend(type);
   }
   return {};
 }
 
-void CommunicatorCall::exchanges(std::vector<int64_t> sent, std::vector<int64_t> expected) {
+void FlatCall::agree(const at::Tensor& tensor, int64_t count) {
+  if (tensor.defined()) {
+    spec_.say([this, type = tensor.scalar_type(), count] {
+      std::string text = c10::toString(type);
+      if (count >= 0) text += fmt::format(" [{}]", count);
+      if (op_) text += ", " + to_string(*op_);
+      if (spec_.root >= 0) text += fmt::format(", root {}", spec_.root);
+      return text;
+    });
+  }
+}
+
+void FlatCall::agree(const Tensors& tensors) {
+  spec_.say([&tensors] {
+    std::string text;
+    for (const at::Tensor& tensor : tensors) {
+      text += fmt::format("{} [{}]; ", c10::toString(tensor.scalar_type()), tensor.numel());
+    }
+    return text;
+  });
+}
+
+void FlatCall::exchanges(std::vector<int64_t> sent, std::vector<int64_t> expected) {
   row_ = {name_, std::move(sent), std::move(expected)};
 }
 
-void CommunicatorCall::compare(const ComparingBackend& comparer) const {
+void FlatCall::compare(const ComparingBackend& comparer) const {
   Comparison comparison;
-  comparison.what = words_ ? fmt::format("{} of {}", name_, words_()) : name_;
+  comparison.what = spec_.words ? fmt::format("{} of {}", name_, (*spec_.words)()) : name_;
   comparison.digest = Fingerprint(comparison.what);
   if (is_wrong()) {
     comparison.problem = fmt::format("{}: {}", name_, problem());
@@ -156,10 +193,10 @@ void CommunicatorCall::compare(const ComparingBackend& comparer) const {
   }
 }
 
-void CommunicatorCall::report_or_check() {
+void FlatCall::report_or_check() {
   const bool on_cpu = !device_ || device_->is_cpu();
   const bool is_all_to_all = row_.call != nullptr;
-  if (!is_message_ && (is_all_to_all || !on_cpu || is_wrong())) {
+  if (!is_message() && (is_all_to_all || !on_cpu || is_wrong())) {
     c10d::ProcessGroup& group = *comm_.group();
     const auto comparer = on_cpu ? cpu_comparer_of(group) : comparer_of(group);
     if (comparer) {
@@ -176,7 +213,7 @@ void CommunicatorCall::report_or_check() {
   }
 }
 
-void CommunicatorCall::run(const std::function<WorkPtr(c10d::Backend&)>& start) {
+void FlatCall::run(const std::function<WorkPtr(c10d::Backend&)>& start) {
   report_or_check();
   const auto backend = backend_for(device_ ? device_->type() : c10::DeviceType::CPU);
   if (!backend) {
@@ -195,45 +232,60 @@ void CommunicatorCall::run(const std::function<WorkPtr(c10d::Backend&)>& start) 
   scope.synchronize();
 }
 
-at::Tensor CommunicatorCall::flat_to_read(const at::Tensor& tensor) const {
+at::Tensor FlatCall::flat_to_read(const at::Tensor& tensor) const {
   return tensor.contiguous().resolve_conj().resolve_neg().view(-1);
 }
 
-at::Tensor CommunicatorCall::flat_to_write(const at::Tensor& tensor) {
+at::Tensor FlatCall::flat_to_write(const at::Tensor& tensor) {
   if (tensor.is_contiguous() && !tensor.is_conj() && !tensor.is_neg()) return tensor.view(-1);
   at::Tensor flat = at::empty({tensor.numel()}, tensor.options().requires_grad(false));
   to_copy_.emplace_back(tensor, flat);
   return flat;
 }
 
-at::Tensor CommunicatorCall::flat_to_update(const at::Tensor& tensor) {
+at::Tensor FlatCall::flat_to_update(const at::Tensor& tensor) {
   at::Tensor flat = flat_to_write(tensor);
   if (!flat.is_alias_of(tensor)) flat.copy_(tensor.contiguous().view(-1));
   return flat;
 }
 
-at::Tensor CommunicatorCall::apart(const at::Tensor& input, const at::Tensor& output) {
+at::Tensor FlatCall::flat_to_update(const at::Tensor& recv, const at::Tensor& send) {
+  if (send.is_same(recv)) return flat_to_update(recv);
+  at::Tensor flat = flat_to_write(recv);
+  return flat.copy_(flat_to_read(apart(send, recv)));
+}
+
+at::Tensor FlatCall::apart(const at::Tensor& input, const at::Tensor& output) {
   return input.is_alias_of(output) ? input.clone() : input;
 }
 
-std::vector<at::Tensor> CommunicatorCall::blocks(const at::Tensor& flat) const {
+at::Tensor FlatCall::moved(const at::Tensor& flat) const {
+  return keeps_inputs() ? flat : flat.resolve_conj().view(at::kByte);
+}
+
+FlatCall::Tensors FlatCall::moved(Tensors parts) const {
+  for (at::Tensor& part : parts) part = moved(part);
+  return parts;
+}
+
+FlatCall::Tensors FlatCall::blocks(const at::Tensor& flat) const {
   const int64_t count = flat.numel() / size_;
-  std::vector<at::Tensor> parts;
+  Tensors parts;
   for (int rank = 0; rank < size_; ++rank) parts.push_back(flat.narrow(0, rank * count, count));
   return parts;
 }
 
-at::Tensor CommunicatorCall::to_reduce(const at::Tensor& flat) const {
+at::Tensor FlatCall::to_reduce(const at::Tensor& flat) const {
   return keeps_inputs() ? flat : summable(flat).view(-1);
 }
 
-at::Tensor CommunicatorCall::to_reduce_in(const at::Tensor& flat) {
+at::Tensor FlatCall::to_reduce_in(const at::Tensor& flat) {
   at::Tensor reduced = to_reduce(flat);
   if (!reduced.is_alias_of(flat)) to_copy_.emplace_back(flat, reduced);
   return reduced;
 }
 
-bool CommunicatorCall::keeps_inputs() const {
+bool FlatCall::keeps_inputs() const {
   return static_cast<bool>(ComparingBackend(backend_for(device_->type())));
 }
 
