@@ -198,8 +198,7 @@ struct DistributedManager::State {
 
   // The coordinator knows the groups along the axes of the mesh that it gave.
   bool is_implied(const std::string& name, const std::vector<int>& ranks) const {
-    if (std::find(world.mesh.names.begin(), world.mesh.names.end(), name) == world.mesh.names.end())
-      return false;
+    if (!find_axis(world.mesh, name)) return false;
     return value_or_throw<MeshError>(submesh_of(world.mesh, {name}, world.rank)).ranks == ranks;
   }
 
@@ -270,11 +269,12 @@ struct DistributedManager::State {
 
   const DeviceMesh* mesh() const { return meshes.empty() ? nullptr : meshes.back().get(); }
 
-  const DeviceMesh& set_mesh(const MeshLayout& layout) {
+  // A default mesh gives way to one that is there, and to a later one.
+  const DeviceMesh& set_mesh(const MeshLayout& layout, bool is_default = false) {
     auto mesh = std::make_unique<DeviceMesh>(layout, world.rank);
     const std::lock_guard lock(mesh_mutex);
-    if (!meshes.empty() && !mesh_is_default) {
-      if (*meshes.back() == *mesh) return *meshes.back();
+    if (!meshes.empty() && (is_default || !mesh_is_default)) {
+      if (is_default || *meshes.back() == *mesh) return *meshes.back();
       throw MeshError(fmt::format("a mesh is there already, {}; it cannot become {}",
                                   meshes.back()->to_string(), mesh->to_string()));
     }
@@ -290,7 +290,7 @@ struct DistributedManager::State {
     for (const std::string& name : layout.names) {
       if (name != "world") groups->declare(name, axis_partition(layout, name));
     }
-    mesh_is_default = false;
+    mesh_is_default = is_default;
     meshes.push_back(std::move(mesh));
     return *meshes.back();
   }
@@ -551,10 +551,9 @@ const DeviceMesh& DistributedManager::global_mesh() {
     const std::lock_guard lock(state_->mesh_mutex);
     if (state_->mesh() != nullptr) return *state_->mesh();
   }
-  const DeviceMesh& mesh = initialize_mesh({-1}, {"world"});
-  const std::lock_guard lock(state_->mesh_mutex);
-  state_->mesh_is_default = true;
-  return mesh;
+  return state_->set_mesh(
+      value_or_throw<MeshError>(make_mesh_layout({-1}, {"world"}, world_size())),
+      /*is_default=*/true);
 }
 
 DeviceMesh DistributedManager::mesh(const std::optional<std::string>& name) const {
@@ -565,10 +564,9 @@ DeviceMesh DistributedManager::mesh(const std::optional<std::string>& name) cons
   }
   const DeviceMesh& global = *state_->mesh();
   if (!name) return global;
-  const std::vector<std::string>& names = global.mesh_dim_names();
-  if (std::find(names.begin(), names.end(), *name) == names.end()) {
+  if (!find_axis(global.layout(), *name)) {
     throw UndefinedGroupError(fmt::format("there is no mesh \"{}\"; the axes are \"{}\"", *name,
-                                          fmt::join(names, "\", \"")));
+                                          fmt::join(global.mesh_dim_names(), "\", \"")));
   }
   return global[*name];
 }
