@@ -1,4 +1,10 @@
 // The Agent over gRPC to the daemon's Unix socket.
+//
+//   daemon_agent.cc           connects, registers, ends
+//   daemon_agent_store.cc     keys, barriers, unique ids, groups, the world's table
+//   daemon_agent_reports.cc   this rank's progress, and what it waits for
+//   daemon_agent_watch.cc     what the daemon tells while the generation runs
+//   next_generation.cc        the end of the work or of the generation, and checkpoints
 #pragma once
 
 #include <atomic>
@@ -85,10 +91,18 @@ class DaemonAgent : public Agent {
   void NoteVerdict(uint64_t number) MESHRUN_EXCLUDES(mu_);
   v1::Fence Fence() const;
 
-  // Fills in the fence and, where the request has one, a request id that stays the same over
-  // retries.
+  // Fills in the fence and, where the request has them, the rank, the token and a request id that
+  // stays the same over retries.
   template <typename Request>
-  Request NewRequest();
+  Request NewRequest() {
+    Request request;
+    *request.mutable_fence() = Fence();
+    if constexpr (requires { request.set_rank(0); }) request.set_rank(environment_.rank);
+    if constexpr (requires { request.set_token(""); }) request.set_token(environment_.token);
+    if constexpr (requires { request.set_request_id(""); })
+      request.set_request_id(NewRequestId(ids_));
+    return request;
+  }
   template <typename Request, typename Response>
   using Method = grpc::Status (v1::StoreService::Stub::*)(grpc::ClientContext*, const Request&,
                                                           Response*);
