@@ -161,7 +161,7 @@ class Generations {
     v1::Prepare prepare;
   };
 
-  // preparing.cc
+  // generations_prepare.cc
   void Prepare(const v1::Fence& fence, const v1::Prepare& prepare);
   // Prepares a generation without processes here: starts a supervisor for it.
   absl::Status Create(const v1::Fence& fence, const v1::Prepare& prepare);
@@ -179,7 +179,7 @@ class Generations {
   // Whatever the preparation does from now on, nothing comes of it.
   void GiveUp(const Key& key);
   void AnswerPrepare(const Key& key);
-  void RefusePrepare(const v1::Fence& fence, const absl::Status& status, bool bad_command);
+  void RefusePrepare(const v1::Fence& fence, const absl::Status& status, bool bad_command = false);
   absl::Status Silent(const std::string& what) const;
   void Start(const Key& key, const v1::Start& start);
   // The earlier generations of the same processes are over.
@@ -191,7 +191,7 @@ class Generations {
   bool HasGenerations(const std::string& job_id) const;
   void RemoveLater(const std::string& job_id, const std::string& directory);
 
-  // reports.cc
+  // generations_reports.cc
   RankProcesses::Handler ProcessesHandler();
   void OnReady(RankProcesses& processes);
   void OnUnready(RankProcesses& processes, const v1::ProgramFound& why);
@@ -213,7 +213,7 @@ class Generations {
   void SendProgress();
   void Send(const Key& key, v1::OpenSessionRequest message);
 
-  // dumps.cc
+  // generations_dumps.cc
   // Writes what the ranks' processes do right now into files beside their logs.
   void Dump(Generation& generation, const std::string& reason);
 
