@@ -213,6 +213,14 @@ class Generations {
   void SendProgress();
   void Send(const Key& key, v1::OpenSessionRequest message);
 
+  // generations_adopt.cc
+  void FinishAdoption();
+
+  // generations_stop.cc
+  void StopProcesses(RankProcesses& processes, std::chrono::nanoseconds grace,
+                     const std::string& reason);
+  void GiveUpPreparing();
+
   // generations_dumps.cc
   // Writes what the ranks' processes do right now into files beside their logs.
   void Dump(Generation& generation, const std::string& reason);
@@ -222,11 +230,8 @@ class Generations {
   void HandleAbsent(const Key& key, const v1::OpenSessionResponse& message);
   void SignalRanks(Generation& generation, const v1::SignalRanks& command);
   void Forget(const Key& key);
-  void StopProcesses(RankProcesses& processes, std::chrono::nanoseconds grace,
-                     const std::string& reason);
   // Takes a generation out of the table.
   void Drop(const Key& key);
-  void GiveUpPreparing();
   void HoldLogs(RankProcesses& processes, uint64_t generation);
   void ReleaseLogs(RankProcesses& processes);
   Entry* Find(const Key& key);
@@ -238,7 +243,6 @@ class Generations {
   uint64_t HighestOf(const std::string& job_id) const;
   // Processes of the job that have not ended.
   std::shared_ptr<RankProcesses> LiveProcesses(const std::string& job_id) const;
-  void FinishAdoption();
 
   Host host_;
   Handler handler_;
