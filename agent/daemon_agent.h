@@ -84,11 +84,11 @@ class DaemonAgent : public Agent {
   void Upload(uint64_t request, std::string flight_record);
   // Tells the daemon what this rank waits for now. One call at a time: the daemon hears the last
   // state last.
-  absl::Status TellWait(Calls::Deadline deadline) MESHRUN_EXCLUDES(mu_);
+  absl::Status SendWait(Calls::Deadline deadline) MESHRUN_EXCLUDES(mu_);
   // To a daemon that may have been started anew and then does not know it.
-  absl::Status TellWaitAgain() MESHRUN_EXCLUDES(mu_);
+  absl::Status ResendWait() MESHRUN_EXCLUDES(mu_);
   // A listener hears this verdict.
-  void NoteVerdict(uint64_t number) MESHRUN_EXCLUDES(mu_);
+  void RememberVerdict(uint64_t number) MESHRUN_EXCLUDES(mu_);
   v1::Fence Fence() const;
 
   // Fills in the fence and, where the request has them, the rank, the token and a request id that
@@ -126,10 +126,10 @@ class DaemonAgent : public Agent {
   Calls calls_;
   Mutex mu_;
   std::vector<std::thread> watchers_ MESHRUN_GUARDED_BY(mu_);
-  CondVar told_;
-  bool telling_ MESHRUN_GUARDED_BY(mu_) = false;
+  CondVar wait_sent_;
+  bool sending_wait_ MESHRUN_GUARDED_BY(mu_) = false;
   std::optional<WaitReport> waiting_ MESHRUN_GUARDED_BY(mu_);
-  std::set<uint64_t> verdicts_told_ MESHRUN_GUARDED_BY(mu_);
+  std::set<uint64_t> seen_verdicts_ MESHRUN_GUARDED_BY(mu_);
 };
 
 }  // namespace meshrun::agent

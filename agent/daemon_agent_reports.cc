@@ -10,7 +10,7 @@ namespace meshrun::agent {
 namespace {
 
 // A daemon that is there again answers at once; else it is asked again.
-constexpr std::chrono::seconds kTellAgainTimeout(1);
+constexpr std::chrono::seconds kResendTimeout(1);
 
 v1::Progress ProgressOf(const Progress& progress) {
   v1::Progress out;
@@ -46,7 +46,7 @@ absl::Status DaemonAgent::ReportWait(const WaitReport& report, Milliseconds time
     MutexLock lock(mu_);
     waiting_ = report;
   }
-  return TellWait(After(timeout));
+  return SendWait(After(timeout));
 }
 
 absl::Status DaemonAgent::WithdrawWait(Milliseconds timeout) {
@@ -54,26 +54,26 @@ absl::Status DaemonAgent::WithdrawWait(Milliseconds timeout) {
     MutexLock lock(mu_);
     waiting_.reset();
   }
-  return TellWait(After(timeout));
+  return SendWait(After(timeout));
 }
 
-absl::Status DaemonAgent::TellWaitAgain() {
+absl::Status DaemonAgent::ResendWait() {
   {
     MutexLock lock(mu_);
     if (!waiting_) return absl::OkStatus();
   }
-  return TellWait(After(kTellAgainTimeout));
+  return SendWait(After(kResendTimeout));
 }
 
-absl::Status DaemonAgent::TellWait(Calls::Deadline deadline) {
+absl::Status DaemonAgent::SendWait(Calls::Deadline deadline) {
   std::optional<WaitReport> waiting;
   {
     MutexLock lock(mu_);
-    while (telling_ && told_.WaitUntil(mu_, deadline)) continue;
-    if (telling_) {
+    while (sending_wait_ && wait_sent_.WaitUntil(mu_, deadline)) continue;
+    if (sending_wait_) {
       return absl::DeadlineExceededError("an earlier report of this rank's wait is not answered");
     }
-    telling_ = true;
+    sending_wait_ = true;
     waiting = waiting_;
   }
   absl::Status status;
@@ -92,8 +92,8 @@ absl::Status DaemonAgent::TellWait(Calls::Deadline deadline) {
     });
   }
   MutexLock lock(mu_);
-  telling_ = false;
-  told_.NotifyAll();
+  sending_wait_ = false;
+  wait_sent_.NotifyAll();
   return status;
 }
 

@@ -33,7 +33,7 @@ void DaemonAgent::Watch(GenerationListener listener) {
   MutexLock lock(mu_);
   // Past verdicts are told again with each stream; they may not end later operations, of this
   // listener or of a later one.
-  watchers_.emplace_back([this, listener = std::move(listener), known = verdicts_told_]() mutable {
+  watchers_.emplace_back([this, listener = std::move(listener), known = seen_verdicts_]() mutable {
     ReadEvents([&](const v1::WatchGenerationResponse& event) {
       if (event.stopping()) listener.on_stopping(event.reason());
       for (const v1::RankLost& lost : event.news().lost()) {
@@ -43,7 +43,7 @@ void DaemonAgent::Watch(GenerationListener listener) {
       for (const v1::WaitVerdict& verdict : event.news().verdicts()) {
         if (verdict.number() != 0) {
           if (!known.insert(verdict.number()).second) continue;
-          NoteVerdict(verdict.number());
+          RememberVerdict(verdict.number());
         }
         listener.on_verdict(FromProto(verdict));
       }
@@ -63,9 +63,9 @@ void DaemonAgent::Watch(GenerationListener listener) {
   });
 }
 
-void DaemonAgent::NoteVerdict(uint64_t number) {
+void DaemonAgent::RememberVerdict(uint64_t number) {
   MutexLock lock(mu_);
-  verdicts_told_.insert(number);
+  seen_verdicts_.insert(number);
 }
 
 void DaemonAgent::ReadEvents(
@@ -77,9 +77,9 @@ void DaemonAgent::ReadEvents(
   do {
     status = calls_.Run(After(kWatchTimeout), [&](grpc::ClientContext& context, auto) {
       if (std::exchange(again, true)) {
-        const absl::Status told = TellWaitAgain();
-        if (absl::IsUnavailable(told) || absl::IsDeadlineExceeded(told)) {
-          return grpc::Status(grpc::StatusCode::UNAVAILABLE, std::string(told.message()));
+        const absl::Status resent = ResendWait();
+        if (absl::IsUnavailable(resent) || absl::IsDeadlineExceeded(resent)) {
+          return grpc::Status(grpc::StatusCode::UNAVAILABLE, std::string(resent.message()));
         }
       }
       const auto reader = agent_->WatchGeneration(&context, request);

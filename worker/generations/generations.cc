@@ -21,7 +21,7 @@ void Generations::OnSession(std::chrono::nanoseconds lease, const v1::Hello& hel
     // Hello does not carry pids and progress.
     if (entry.generation->started() && !entry.generation->ended()) SendStarted(key);
     entry.generation->OfferProgressAgain();
-    entry.generation->ForgetTold();
+    entry.generation->ForgetSentGroups();
     for (const auto& [rank, report] : entry.generation->waiting()) SendWaiting(key, report);
     entry.unsaid = true;
   }

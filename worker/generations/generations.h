@@ -167,8 +167,8 @@ class Generations {
   absl::Status Create(const v1::Fence& fence, const v1::Prepare& prepare);
   // Prepares a generation into which processes live on.
   absl::Status Continue(const v1::Fence& fence, const v1::Prepare& prepare);
-  absl::StatusOr<std::shared_ptr<RankProcesses>> FindKept(const v1::Fence& fence,
-                                                          const v1::Prepare& prepare) const;
+  absl::StatusOr<std::shared_ptr<RankProcesses>> FindContinuing(const v1::Fence& fence,
+                                                                const v1::Prepare& prepare) const;
   absl::StatusOr<v1::GenerationRecord> NewRecord(const v1::Fence& fence, const v1::Prepare& prepare,
                                                  const std::string& token);
   // Where ranks of other users find what is theirs; empty: they are the daemon's user's.

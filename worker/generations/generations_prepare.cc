@@ -176,7 +176,7 @@ void Generations::OnFilesWritten(const Key& key, const std::shared_ptr<Preparati
   }
 }
 
-absl::StatusOr<std::shared_ptr<RankProcesses>> Generations::FindKept(
+absl::StatusOr<std::shared_ptr<RankProcesses>> Generations::FindContinuing(
     const v1::Fence& fence, const v1::Prepare& prepare) const {
   const std::shared_ptr<RankProcesses> processes = LiveProcesses(fence.job_id());
   for (const v1::RankAssignment& rank : prepare.ranks()) {
@@ -198,7 +198,7 @@ absl::StatusOr<std::shared_ptr<RankProcesses>> Generations::FindKept(
 absl::Status Generations::Continue(const v1::Fence& fence, const v1::Prepare& prepare) {
   const Key key = {fence.job_id(), fence.generation()};
   MESHRUN_ASSIGN_OR_RETURN(const std::shared_ptr<RankProcesses> processes,
-                           FindKept(fence, prepare));
+                           FindContinuing(fence, prepare));
   // A lower generation that was prepared and has not started never will.
   for (const Key& lower : KeysOf(*processes)) {
     if (!Find(lower)->generation->started()) Drop(lower);
