@@ -107,11 +107,15 @@ void DistributedManager::State::declare(const std::string& name, Partition parti
   groups->declare(name, std::move(partition));
 }
 
+void DistributedManager::State::create(const std::string& name, Partition partition, bool verbose) {
+  declare(name, std::move(partition), verbose);
+  groups->make_together(name);
+}
+
 void DistributedManager::State::make_model_parallel_group() {
   const std::string name = kModelParallel;
   if (!world.model_parallel_size || groups->contains(name)) return;
-  groups->declare(name, groups->split(name, *world.model_parallel_size, std::nullopt));
-  groups->make_together(name);
+  create(name, groups->split(name, *world.model_parallel_size, std::nullopt), /*verbose=*/false);
 }
 
 ProcessGroupPtr DistributedManager::world() { return state_->groups->group(std::nullopt); }
@@ -148,17 +152,15 @@ void DistributedManager::create_process_subgroup(const std::string& name, IntArg
                                                  const std::optional<std::string>& group_name,
                                                  BoolArgument verbose) {
   State& state = *get().state_;
-  state.declare(name, state.groups->split(name, size.to_int(), group_name), verbose);
-  state.groups->make_together(name);
+  state.create(name, state.groups->split(name, size.to_int(), group_name), verbose);
 }
 
 void DistributedManager::create_orthogonal_process_group(const std::string& orthogonal_group_name,
                                                          const std::string& group_name,
                                                          BoolArgument verbose) {
   State& state = *get().state_;
-  state.declare(orthogonal_group_name, state.groups->transpose(orthogonal_group_name, group_name),
-                verbose);
-  state.groups->make_together(orthogonal_group_name);
+  state.create(orthogonal_group_name, state.groups->transpose(orthogonal_group_name, group_name),
+               verbose);
 }
 
 void DistributedManager::create_groups_from_config(const ProcessGroupConfig& config,

@@ -70,6 +70,8 @@ struct DistributedManager::State {
   // The coordinator knows the groups along the axes of the mesh that it gave.
   bool is_implied(const std::string& name, const std::vector<int>& ranks) const;
   void declare(const std::string& name, Partition partition, bool verbose);
+  // Declares the groups of that name and connects this rank's. All ranks call it.
+  void create(const std::string& name, Partition partition, bool verbose);
   // Makes groups of MODEL_PARALLEL_SIZE ranks, unless an axis of the mesh has that name.
   void make_model_parallel_group();
 
