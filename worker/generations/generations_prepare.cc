@@ -1,5 +1,6 @@
-// How a generation is prepared and started: its files are written off the loop, its supervisor
-// looks for the ranks' program, and the coordinator gets an answer in any case.
+// How a generation is prepared and started, on the loop: a Preparation writes its files on another
+// thread, its supervisor looks for the ranks' program, and the coordinator gets an answer in any
+// case.
 #include <fmt/format.h>
 
 #include <algorithm>
