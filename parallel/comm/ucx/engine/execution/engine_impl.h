@@ -62,6 +62,8 @@ class Engine::Impl {
   }
   Counters counters() MESHRUN_EXCLUDES(mu_);
   bool is_forked() const;
+
+  // engine_actions.cc
   // Why nothing ends here any more; absent: it does.
   std::optional<std::string> why_broken() MESHRUN_EXCLUDES(mu_);
 
