@@ -1,5 +1,5 @@
-// A group as its callers see it. Each call goes to the engine, except in a child of fork() and after
-// a breakdown.
+// A group as its callers see it. Each call goes to the engine, except in a child of fork() and
+// after a breakdown.
 #include <unistd.h>
 
 #include <atomic>
