@@ -1,4 +1,10 @@
 // The Agent over gRPC to the daemon's Unix socket.
+//
+//   daemon_agent.cc           connects, registers, ends
+//   daemon_agent_store.cc     keys, barriers, unique ids, groups, the world's table
+//   daemon_agent_reports.cc   this rank's progress, and what it waits for
+//   daemon_agent_watch.cc     what the daemon tells while the generation runs
+//   next_generation.cc        the end of the work or of the generation, and checkpoints
 #pragma once
 
 #include <atomic>
@@ -78,17 +84,25 @@ class DaemonAgent : public Agent {
   void Upload(uint64_t request, std::string flight_record);
   // Tells the daemon what this rank waits for now. One call at a time: the daemon hears the last
   // state last.
-  absl::Status TellWait(Calls::Deadline deadline) MESHRUN_EXCLUDES(mu_);
+  absl::Status SendWait(Calls::Deadline deadline) MESHRUN_EXCLUDES(mu_);
   // To a daemon that may have been started anew and then does not know it.
-  absl::Status TellWaitAgain() MESHRUN_EXCLUDES(mu_);
+  absl::Status ResendWait() MESHRUN_EXCLUDES(mu_);
   // A listener hears this verdict.
-  void NoteVerdict(uint64_t number) MESHRUN_EXCLUDES(mu_);
+  void RememberVerdict(uint64_t number) MESHRUN_EXCLUDES(mu_);
   v1::Fence Fence() const;
 
-  // Fills in the fence and, where the request has one, a request id that stays the same over
-  // retries.
+  // Fills in the fence and, where the request has them, the rank, the token and a request id that
+  // stays the same over retries.
   template <typename Request>
-  Request NewRequest();
+  Request NewRequest() {
+    Request request;
+    *request.mutable_fence() = Fence();
+    if constexpr (requires { request.set_rank(0); }) request.set_rank(environment_.rank);
+    if constexpr (requires { request.set_token(""); }) request.set_token(environment_.token);
+    if constexpr (requires { request.set_request_id(""); })
+      request.set_request_id(NewRequestId(ids_));
+    return request;
+  }
   template <typename Request, typename Response>
   using Method = grpc::Status (v1::StoreService::Stub::*)(grpc::ClientContext*, const Request&,
                                                           Response*);
@@ -112,10 +126,10 @@ class DaemonAgent : public Agent {
   Calls calls_;
   Mutex mu_;
   std::vector<std::thread> watchers_ MESHRUN_GUARDED_BY(mu_);
-  CondVar told_;
-  bool telling_ MESHRUN_GUARDED_BY(mu_) = false;
+  CondVar wait_sent_;
+  bool sending_wait_ MESHRUN_GUARDED_BY(mu_) = false;
   std::optional<WaitReport> waiting_ MESHRUN_GUARDED_BY(mu_);
-  std::set<uint64_t> verdicts_told_ MESHRUN_GUARDED_BY(mu_);
+  std::set<uint64_t> seen_verdicts_ MESHRUN_GUARDED_BY(mu_);
 };
 
 }  // namespace meshrun::agent

@@ -19,10 +19,7 @@ absl::Status DaemonAgent::SetInProcess(bool can, Milliseconds timeout) {
 }
 
 absl::StatusOr<AgentEnvironment> DaemonAgent::AwaitPlace(Milliseconds timeout) {
-  v1::WatchGenerationRequest request;
-  *request.mutable_fence() = Fence();
-  request.set_rank(environment_.rank);
-  request.set_token(environment_.token);
+  auto request = NewRequest<v1::WatchGenerationRequest>();
   std::optional<AgentEnvironment> place;
   std::optional<std::string> stop;
   const auto until = After(timeout);
@@ -64,9 +61,7 @@ absl::StatusOr<std::unique_ptr<Agent>> DaemonAgent::NextGeneration(Milliseconds 
 }
 
 absl::Status DaemonAgent::ReportFinished(Milliseconds timeout) {
-  v1::ReportFinishedRequest request;
-  *request.mutable_fence() = Fence();
-  request.set_rank(environment_.rank);
+  auto request = NewRequest<v1::ReportFinishedRequest>();
   v1::ReportFinishedResponse response;
   return calls_.Run(After(timeout), [&](grpc::ClientContext& context, auto) {
     return store_->ReportFinished(&context, request, &response);
@@ -74,8 +69,7 @@ absl::Status DaemonAgent::ReportFinished(Milliseconds timeout) {
 }
 
 absl::StatusOr<bool> DaemonAgent::HasFinished(Milliseconds timeout) {
-  v1::GetFinishedRequest request;
-  *request.mutable_fence() = Fence();
+  auto request = NewRequest<v1::GetFinishedRequest>();
   v1::GetFinishedResponse response;
   MESHRUN_RETURN_IF_ERROR(calls_.Run(After(timeout), [&](grpc::ClientContext& context, auto) {
     return store_->GetFinished(&context, request, &response);
@@ -84,10 +78,7 @@ absl::StatusOr<bool> DaemonAgent::HasFinished(Milliseconds timeout) {
 }
 
 absl::Status DaemonAgent::ReportQuiesced(int64_t step, Milliseconds timeout) {
-  v1::ReportQuiescedRequest request;
-  *request.mutable_fence() = Fence();
-  request.set_rank(environment_.rank);
-  request.set_token(environment_.token);
+  auto request = NewRequest<v1::ReportQuiescedRequest>();
   request.set_step(step);
   v1::ReportQuiescedResponse response;
   return calls_.Run(After(timeout), [&](grpc::ClientContext& context, auto) {
@@ -98,9 +89,7 @@ absl::Status DaemonAgent::ReportQuiesced(int64_t step, Milliseconds timeout) {
 absl::Status DaemonAgent::CommitCheckpoint(std::string_view name, int64_t step,
                                            std::string_view digest, std::string_view temporary,
                                            std::optional<int64_t> expected) {
-  v1::CommitCheckpointRequest request;
-  *request.mutable_fence() = Fence();
-  request.set_request_id(NewRequestId(ids_));
+  auto request = NewRequest<v1::CommitCheckpointRequest>();
   request.mutable_commit()->set_name(std::string(name));
   request.mutable_commit()->set_step(step);
   request.mutable_commit()->set_digest(std::string(digest));
@@ -113,8 +102,7 @@ absl::Status DaemonAgent::CommitCheckpoint(std::string_view name, int64_t step,
 }
 
 absl::StatusOr<std::optional<Checkpoint>> DaemonAgent::CommittedCheckpoint(std::string_view name) {
-  v1::GetCheckpointRequest request;
-  *request.mutable_fence() = Fence();
+  auto request = NewRequest<v1::GetCheckpointRequest>();
   request.set_name(std::string(name));
   v1::GetCheckpointResponse response;
   const absl::Status status = calls_.Run(After(kCallTimeout), [&](grpc::ClientContext& c, auto) {

@@ -104,13 +104,19 @@ class Daemon {
   explicit Daemon(DaemonOptions options) : options_(std::move(options)) {}
   absl::Status Init();
   v1::Hello MakeHello() const;
+  void OnWelcome(const v1::Welcome& welcome, const v1::Hello& hello);
+  void OnMessage(const v1::OpenSessionResponse& message);
+  bool OnRefused(const absl::Status& status);
+  void Beat();
+  void OnGenerationEnded(const std::string& job_id, uint64_t generation);
+  void PruneOldLogs();
+  void PruneLogsLater();
+
+  // daemon_stop.cc
   void WatchSignals();
   void WatchLifeline();
   // It stops its ranks, for `stopping_because_`.
   bool IsEnding();
-  void OnWelcome(const v1::Welcome& welcome, const v1::Hello& hello);
-  void OnMessage(const v1::OpenSessionResponse& message);
-  bool OnRefused(const absl::Status& status);
   void OnTick();
   // Stops the ranks when the coordinator has been silent for the orphan timeout, and kills them at
   // the fence time.
@@ -118,15 +124,11 @@ class Daemon {
   v1::SupervisorPing MakePing() const;
   // When the ranks are killed, after the last contact.
   std::chrono::nanoseconds KillAfter() const;
-  void Beat();
   // `because`: what follows "this worker stops: ".
   void Stop(const std::string& because, bool at_once);
   // Ends the ranks that wait to be moved once there has been no session for a while.
   void StopWithoutACoordinator(const std::string& reason, std::chrono::nanoseconds last_open);
   void EndWhenQuiet();
-  void OnGenerationEnded(const std::string& job_id, uint64_t generation);
-  void PruneOldLogs();
-  void PruneLogsLater();
   void End();
 
   DaemonOptions options_;

@@ -15,7 +15,7 @@ constexpr std::chrono::milliseconds kFirstBackoff(20);
 constexpr std::chrono::seconds kLongestBackoff(1);
 // In a hurry, between two Hellos: time for an answer, and for RenewedChannel to make another
 // channel.
-constexpr std::chrono::nanoseconds kLeastBeside = rpc::RenewedChannel::kLeastDistance;
+constexpr std::chrono::nanoseconds kMinHelloInterval = rpc::RenewedChannel::kLeastDistance;
 // After a silence: until what may have come before it has been read.
 constexpr std::chrono::milliseconds kSecondLook(20);
 // With more messages in the queue the coordinator is not reading: the session is given up, and the
@@ -161,7 +161,7 @@ void Session::Start(std::chrono::nanoseconds contact) {
 
 void Session::Connect() {
   loop_.Cancel(reconnect_);
-  loop_.Cancel(beside_);
+  loop_.Cancel(parallel_connect_timer_);
   if (closing_ || open()) return;
   if (const absl::Status usable = handler_.check_address(); !usable.ok()) {
     OnDone(nullptr, usable);
@@ -183,11 +183,12 @@ void Session::Connect() {
   message.mutable_fence()->set_term(term_);
   message.mutable_fence()->set_incarnation(incarnation_);
   stream.SayHello(std::move(message));
-  beside_ = loop_.After(std::max<std::chrono::nanoseconds>(kLeastBeside, lease_ / 5),
-                        [this] { ConnectBeside(); });
+  parallel_connect_timer_ =
+      loop_.After(std::max<std::chrono::nanoseconds>(kMinHelloInterval, lease_ / 5),
+                  [this] { ConnectInParallel(); });
 }
 
-void Session::ConnectBeside() {
+void Session::ConnectInParallel() {
   if (closing_ || open() || std::chrono::steady_clock::now() >= hurry_until_) return;
   const auto stub = stub_.Get();
   if (std::none_of(streams_.begin(), streams_.end(),
@@ -197,7 +198,7 @@ void Session::ConnectBeside() {
   }
   // Another channel takes the time to read its certificate.
   stub_.Replace();
-  beside_ = loop_.After(kFirstBackoff, [this] { ConnectBeside(); });
+  parallel_connect_timer_ = loop_.After(kFirstBackoff, [this] { ConnectInParallel(); });
 }
 
 bool Session::connecting() const {

@@ -82,7 +82,7 @@ class Session {
 
   void Connect();
   // In a hurry: says Hello over another connection too.
-  void ConnectBeside();
+  void ConnectInParallel();
   // Whether a stream is under way that may become the session.
   bool connecting() const;
   void OnMessage(SessionStream& stream, v1::OpenSessionResponse message);
@@ -123,7 +123,7 @@ class Session {
   Time hurry_until_;
   EventLoop::TimerId tick_ = 0;
   EventLoop::TimerId silence_ = 0;
-  EventLoop::TimerId beside_ = 0;
+  EventLoop::TimerId parallel_connect_timer_ = 0;
   EventLoop::TimerId reconnect_ = 0;
   std::string last_error_;
   bool draining_ = false;

@@ -1,6 +1,6 @@
 #include "parallel/manager/device_mesh.h"
 
-#include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "fmt/format.h"
@@ -18,11 +18,9 @@ DeviceMesh::DeviceMesh(MeshLayout layout, IntArgument rank)
 }
 
 size_t DeviceMesh::axis(const std::string& name) const {
-  const auto found = std::find(layout_.names.begin(), layout_.names.end(), name);
-  if (found == layout_.names.end()) {
-    throw MeshError(fmt::format("the mesh {} has no axis \"{}\"", to_string(), name));
-  }
-  return static_cast<size_t>(found - layout_.names.begin());
+  const std::optional<size_t> found = find_axis(layout_, name);
+  if (!found) throw MeshError(fmt::format("the mesh {} has no axis \"{}\"", to_string(), name));
+  return *found;
 }
 
 int64_t DeviceMesh::size(const std::string& name) const { return layout_.shape[axis(name)]; }

@@ -51,6 +51,12 @@ absl::StatusOr<MeshLayout> make_mesh_layout(const std::vector<Axis>& axes, int w
   return layout;
 }
 
+std::optional<size_t> find_axis(const MeshLayout& layout, std::string_view name) {
+  const auto found = std::find(layout.names.begin(), layout.names.end(), name);
+  if (found == layout.names.end()) return std::nullopt;
+  return static_cast<size_t>(found - layout.names.begin());
+}
+
 std::optional<std::vector<int64_t>> mesh_coordinates(const MeshLayout& layout, int rank) {
   const auto found = std::find(layout.ranks.begin(), layout.ranks.end(), rank);
   if (found == layout.ranks.end()) return std::nullopt;
@@ -66,7 +72,7 @@ absl::StatusOr<MeshLayout> submesh_of(const MeshLayout& layout,
   const std::vector<Axis> axes = axes_of(layout.shape, layout.names);
   std::set<std::string> wanted;
   for (const std::string& name : names) {
-    if (std::find(layout.names.begin(), layout.names.end(), name) == layout.names.end()) {
+    if (!find_axis(layout, name)) {
       return invalid("the mesh has no axis \"{}\": its axes are {}", name, FormatMesh(axes));
     }
     if (!wanted.insert(name).second) return invalid("the axis \"{}\" is asked for twice", name);

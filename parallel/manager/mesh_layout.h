@@ -5,9 +5,11 @@
 // INVALID_ARGUMENT with the numbers of both sides. Safe to use from any thread.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -27,6 +29,9 @@ struct MeshLayout {
 absl::StatusOr<MeshLayout> make_mesh_layout(const std::vector<int64_t>& shape,
                                             const std::vector<std::string>& names, int world_size);
 absl::StatusOr<MeshLayout> make_mesh_layout(const std::vector<Axis>& axes, int world_size);
+
+// The position of the axis with this name; absent if the mesh has none.
+std::optional<size_t> find_axis(const MeshLayout& layout, std::string_view name);
 
 // The position of `rank` along every axis; absent if it is not in the mesh.
 std::optional<std::vector<int64_t>> mesh_coordinates(const MeshLayout& layout, int rank);

@@ -32,9 +32,7 @@ void take_assignment(World& world) {
 
 void check_model_parallel_group(const World& world) {
   std::optional<int64_t> axis;
-  for (size_t i = 0; i < world.mesh.names.size(); ++i) {
-    if (world.mesh.names[i] == kModelParallel) axis = world.mesh.shape[i];
-  }
+  if (const auto found = find_axis(world.mesh, kModelParallel)) axis = world.mesh.shape[*found];
   throw_if_error<EnvironmentError>(
       check_model_parallel_size(world.model_parallel_size, world.world_size, axis));
 }

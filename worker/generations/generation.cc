@@ -217,7 +217,7 @@ v1::RegisterRankResponse Generation::PlaceOf(int rank, const std::string& node_n
 v1::WaitReport Generation::Shorten(v1::WaitReport report) {
   for (v1::WaitCall& call : *report.mutable_calls()) {
     call.set_group_id(GroupId(call));
-    if (told_groups_.insert(call.group_id()).second) continue;
+    if (sent_groups_.insert(call.group_id()).second) continue;
     call.clear_members();
     call.clear_member_rows();
   }

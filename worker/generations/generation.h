@@ -97,7 +97,7 @@ class Generation {
   // their ids alone.
   v1::WaitReport Shorten(v1::WaitReport report);
   // Another session begins.
-  void ForgetTold() { told_groups_.clear(); }
+  void ForgetSentGroups() { sent_groups_.clear(); }
 
   // Until RemoveWatcher. Past events are replayed at once.
   void AddWatcher(GenerationWatcher* watcher, int rank);
@@ -121,7 +121,7 @@ class Generation {
   std::map<int, v1::Progress> progress_;
   std::set<int> progress_changed_;
   std::map<int, v1::WaitReport> waiting_;
-  std::set<uint64_t> told_groups_;
+  std::set<uint64_t> sent_groups_;
   // Ranks that the watchers were told of.
   std::map<int, v1::RankLost> lost_;
   std::set<int> left_;

@@ -6,80 +6,10 @@
 #include <algorithm>
 
 #include "core/log.h"
-#include "core/os/files.h"
 #include "core/proto_time.h"
 #include "core/secret.h"
-#include "core/status.h"
 
 namespace meshrun::worker {
-namespace {
-
-constexpr std::chrono::seconds kAdoptionTimeout(2);
-
-}  // namespace
-
-void Generations::Adopt(std::function<void()> on_done) {
-  on_adopted_ = std::move(on_done);
-  for (const std::string& directory : host_.state_dir.GenerationDirectories()) {
-    auto processes = RankProcesses::Adopt(host_.loop, host_.files, directory, ProcessesHandler());
-    if (!processes.ok()) {
-      log::Warning("removing what is left of rank processes",
-                   {{"directory", directory}, {"error", processes.status()}});
-      (void)os::RemoveTree(directory);
-      continue;
-    }
-    const std::string& job_id = (*processes)->job_id();
-    for (const v1::GenerationRecord& record : (*processes)->record().generations()) {
-      const Key key = {job_id, record.fence().generation()};
-      if (record.master_port() != 0) host_.ports.Keep(static_cast<uint16_t>(record.master_port()));
-      log::Info("adopting a generation", {{"job", key.first}, {"generation", key.second}});
-      for (const v1::RankAssignment& rank : record.prepare().ranks())
-        HoldLogs(**processes, NameOf(rank, key.second).generation);
-      entries_[key] = {.generation = std::make_unique<Generation>(record, *processes),
-                       .announced = true};
-    }
-    if (const absl::Status open = OpenAgentSocket(job_id); !open.ok()) {
-      log::Warning("the ranks of a job cannot reach this daemon",
-                   {{"job", job_id}, {"error", open}});
-    }
-  }
-  std::set<std::string> in_use;
-  for (const auto& [job, socket] : agent_sockets_) in_use.insert(host_.state_dir.JobDirectory(job));
-  for (const std::string& directory : host_.state_dir.JobDirectories()) {
-    if (!in_use.contains(directory)) (void)os::RemoveTree(directory);
-  }
-  host_.loop.After(kAdoptionTimeout, [this] {
-    if (on_adopted_) std::exchange(on_adopted_, nullptr)();
-  });
-  host_.loop.Post([this] { FinishAdoption(); });
-}
-
-void Generations::FinishAdoption() {
-  if (!on_adopted_) return;
-  for (const auto& [key, entry] : entries_) {
-    if (!entry.generation->prepared() && !entry.generation->ended()) return;
-  }
-  // The record of a start may be older than the removal of the generations before it.
-  std::vector<Key> started;
-  for (const auto& [key, entry] : entries_) {
-    if (entry.generation->started()) started.push_back(key);
-  }
-  for (const Key& key : started) {
-    if (Find(key) != nullptr) Supersede(key);
-  }
-  std::exchange(on_adopted_, nullptr)();
-}
-
-std::optional<std::chrono::nanoseconds> Generations::InheritedContact() const {
-  std::optional<std::chrono::nanoseconds> earliest;
-  for (const auto& [key, entry] : entries_) {
-    const RankProcesses& processes = *entry.generation->processes();
-    if (processes.ended() || !processes.inherited_ping().has_good_for()) continue;
-    const std::chrono::nanoseconds at(processes.inherited_ping().since_boottime_nanos());
-    earliest = std::min(earliest.value_or(at), at);
-  }
-  return earliest;
-}
 
 void Generations::OnSession(std::chrono::nanoseconds lease, const v1::Hello& hello) {
   lease_ = lease;
@@ -91,7 +21,7 @@ void Generations::OnSession(std::chrono::nanoseconds lease, const v1::Hello& hel
     // Hello does not carry pids and progress.
     if (entry.generation->started() && !entry.generation->ended()) SendStarted(key);
     entry.generation->OfferProgressAgain();
-    entry.generation->ForgetTold();
+    entry.generation->ForgetSentGroups();
     for (const auto& [rank, report] : entry.generation->waiting()) SendWaiting(key, report);
     entry.unsaid = true;
   }
@@ -215,12 +145,6 @@ void Generations::Forget(const Key& key) {
   }
 }
 
-void Generations::StopProcesses(RankProcesses& processes, std::chrono::nanoseconds grace,
-                                const std::string& reason) {
-  for (const Key& key : KeysOf(processes)) Find(key)->generation->TellStopping(reason);
-  processes.Stop(grace);
-}
-
 void Generations::Drop(const Key& key) {
   const auto entry = entries_.find(key);
   if (entry == entries_.end()) return;
@@ -251,76 +175,6 @@ void Generations::ReleaseLogs(RankProcesses& processes) {
 void Generations::PingAll() {
   const v1::SupervisorPing ping = handler_.ping();
   for (auto& [key, entry] : entries_) entry.generation->processes()->Ping(ping);
-}
-
-void Generations::StopAllAfterTheyMoved(const std::string& reason) {
-  GiveUpPreparing();
-  std::map<std::shared_ptr<RankProcesses>, std::chrono::nanoseconds> all;
-  for (auto& [key, entry] : entries_) {
-    auto& grace = all[entry.generation->processes()];
-    grace = std::max(grace, entry.generation->kill_grace());
-  }
-  for (const auto& [processes, grace] : all) {
-    const Entry* const current = Current(*processes);
-    if (current == nullptr || !current->generation->moves_in_process()) {
-      StopProcesses(*processes, grace, reason);
-      continue;
-    }
-    host_.loop.After(grace / 2, [this, weak = std::weak_ptr<RankProcesses>(processes),
-                                 left = grace - grace / 2, reason] {
-      const auto late = weak.lock();
-      if (late == nullptr || late->ended()) return;
-      log::Info("ranks were not moved in time: stopping them", {{"job", late->job_id()}});
-      StopProcesses(*late, left, reason);
-    });
-  }
-}
-
-void Generations::GiveUpPreparing() {
-  deferred_.clear();
-  while (!preparing_.empty()) GiveUp(preparing_.begin()->first);
-}
-
-void Generations::StopAll(std::optional<std::chrono::nanoseconds> grace,
-                          const std::string& reason) {
-  GiveUpPreparing();
-  for (auto& [key, entry] : entries_) {
-    const auto own = entry.generation->kill_grace();
-    StopProcesses(*entry.generation->processes(), grace ? std::min(*grace, own) : own, reason);
-  }
-}
-
-bool Generations::MarkOrphaned() {
-  bool any = false;
-  for (auto& [key, entry] : entries_) {
-    if (!entry.generation->started() || entry.generation->ended()) continue;
-    if (entry.generation->processes()->MarkOrphaned()) any = true;
-  }
-  return any;
-}
-
-void Generations::KillAll(const std::string& reason) {
-  for (auto& [key, entry] : entries_) {
-    if (entry.generation->ended()) continue;
-    entry.generation->TellStopping(reason);
-    entry.generation->processes()->KillNow();
-  }
-}
-
-bool Generations::AllEnded() const {
-  if (!preparing_.empty()) return false;
-  for (const auto& [key, entry] : entries_) {
-    if (!entry.generation->ended()) return false;
-  }
-  return true;
-}
-
-std::chrono::nanoseconds Generations::LongestKillGrace() const {
-  std::chrono::nanoseconds longest(0);
-  for (const auto& [key, entry] : entries_) {
-    if (!entry.generation->ended()) longest = std::max(longest, entry.generation->kill_grace());
-  }
-  return longest;
 }
 
 std::string Generations::DescribeRunning() const {

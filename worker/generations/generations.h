@@ -161,14 +161,14 @@ class Generations {
     v1::Prepare prepare;
   };
 
-  // preparing.cc
+  // generations_prepare.cc
   void Prepare(const v1::Fence& fence, const v1::Prepare& prepare);
   // Prepares a generation without processes here: starts a supervisor for it.
   absl::Status Create(const v1::Fence& fence, const v1::Prepare& prepare);
   // Prepares a generation into which processes live on.
   absl::Status Continue(const v1::Fence& fence, const v1::Prepare& prepare);
-  absl::StatusOr<std::shared_ptr<RankProcesses>> FindKept(const v1::Fence& fence,
-                                                          const v1::Prepare& prepare) const;
+  absl::StatusOr<std::shared_ptr<RankProcesses>> FindContinuing(const v1::Fence& fence,
+                                                                const v1::Prepare& prepare) const;
   absl::StatusOr<v1::GenerationRecord> NewRecord(const v1::Fence& fence, const v1::Prepare& prepare,
                                                  const std::string& token);
   // Where ranks of other users find what is theirs; empty: they are the daemon's user's.
@@ -179,7 +179,7 @@ class Generations {
   // Whatever the preparation does from now on, nothing comes of it.
   void GiveUp(const Key& key);
   void AnswerPrepare(const Key& key);
-  void RefusePrepare(const v1::Fence& fence, const absl::Status& status, bool bad_command);
+  void RefusePrepare(const v1::Fence& fence, const absl::Status& status, bool bad_command = false);
   absl::Status Silent(const std::string& what) const;
   void Start(const Key& key, const v1::Start& start);
   // The earlier generations of the same processes are over.
@@ -191,7 +191,7 @@ class Generations {
   bool HasGenerations(const std::string& job_id) const;
   void RemoveLater(const std::string& job_id, const std::string& directory);
 
-  // reports.cc
+  // generations_reports.cc
   RankProcesses::Handler ProcessesHandler();
   void OnReady(RankProcesses& processes);
   void OnUnready(RankProcesses& processes, const v1::ProgramFound& why);
@@ -213,7 +213,15 @@ class Generations {
   void SendProgress();
   void Send(const Key& key, v1::OpenSessionRequest message);
 
-  // dumps.cc
+  // generations_adopt.cc
+  void FinishAdoption();
+
+  // generations_stop.cc
+  void StopProcesses(RankProcesses& processes, std::chrono::nanoseconds grace,
+                     const std::string& reason);
+  void GiveUpPreparing();
+
+  // generations_dumps.cc
   // Writes what the ranks' processes do right now into files beside their logs.
   void Dump(Generation& generation, const std::string& reason);
 
@@ -222,11 +230,8 @@ class Generations {
   void HandleAbsent(const Key& key, const v1::OpenSessionResponse& message);
   void SignalRanks(Generation& generation, const v1::SignalRanks& command);
   void Forget(const Key& key);
-  void StopProcesses(RankProcesses& processes, std::chrono::nanoseconds grace,
-                     const std::string& reason);
   // Takes a generation out of the table.
   void Drop(const Key& key);
-  void GiveUpPreparing();
   void HoldLogs(RankProcesses& processes, uint64_t generation);
   void ReleaseLogs(RankProcesses& processes);
   Entry* Find(const Key& key);
@@ -238,7 +243,6 @@ class Generations {
   uint64_t HighestOf(const std::string& job_id) const;
   // Processes of the job that have not ended.
   std::shared_ptr<RankProcesses> LiveProcesses(const std::string& job_id) const;
-  void FinishAdoption();
 
   Host host_;
   Handler handler_;

@@ -157,7 +157,7 @@ void Supervisor::AtTime(Time now) {
     lease_end_ = Time::max();
     if (!abandoned_) Abandon("its daemon has been silent for longer than the lease");
   }
-  if (now >= start_at_) GoOnStarting(now);
+  if (now >= start_at_) ContinueStarting(now);
   KillAlone(now);
   for (Rank& rank : ranks_) {
     if (now < rank.drained_by) continue;

@@ -109,7 +109,7 @@ class Supervisor {
   void EndSearch(v1::ProgramFound found);
   void Start(v1::SupervisorStart start);
   // Starts what waits to be started, once nothing is left of the processes that have ended.
-  void GoOnStarting(Time now);
+  void ContinueStarting(Time now);
   bool ClearEnded();
   void StartNow();
   absl::StatusOr<pid_t> Spawn(Rank& rank, const v1::SupervisorStart& start);

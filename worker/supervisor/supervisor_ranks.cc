@@ -68,10 +68,10 @@ void Supervisor::Start(v1::SupervisorStart start) {
   phase_ = Phase::kRunning;
   starting_ = std::move(start);
   start_until_ = Now() + kClearTime;
-  GoOnStarting(Now());
+  ContinueStarting(Now());
 }
 
-void Supervisor::GoOnStarting(Time now) {
+void Supervisor::ContinueStarting(Time now) {
   start_at_ = Time::max();
   if (!starting_) return;
   if (ClearEnded()) {

@@ -51,6 +51,14 @@ TEST(MeshLayoutTest, TheLastAxisVariesFastest) {
   EXPECT_EQ(mesh_coordinates(layout, 6), std::nullopt);
 }
 
+TEST(MeshLayoutTest, AnAxisIsFoundByItsName) {
+  const MeshLayout layout = *make_mesh_layout({2, 3}, {"dp", "tp"}, 6);
+  EXPECT_EQ(find_axis(layout, "dp"), 0u);
+  EXPECT_EQ(find_axis(layout, "tp"), 1u);
+  EXPECT_EQ(find_axis(layout, "t"), std::nullopt);
+  EXPECT_EQ(find_axis(MeshLayout(), "dp"), std::nullopt);
+}
+
 TEST(MeshLayoutTest, ASubmeshHoldsTheRanksOwnOtherCoordinates) {
   const MeshLayout layout = *make_mesh_layout({2, 2, 2}, {"dp", "tp", "sp"}, 8);
   EXPECT_THAT(submesh_of(layout, {"dp"}, 5)->ranks, ElementsAre(1, 5));

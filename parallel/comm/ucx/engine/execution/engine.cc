@@ -3,9 +3,7 @@
 #include <sched.h>
 #include <unistd.h>
 
-#include <algorithm>
-#include <atomic>
-#include <iterator>
+#include <type_traits>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -21,20 +19,6 @@
 
 namespace meshrun::ucx {
 namespace {
-
-thread_local int running = 0;
-
-class FailedOperation final : public Operation {
- public:
-  FailedOperation(std::string name, Failure failure) : name_(std::move(name)) {
-    failure_ = std::move(failure);
-    done_.store(true, std::memory_order_release);
-  }
-  std::string name() const override { return name_; }
-
- private:
-  const std::string name_;
-};
 
 // An executor that has given up.
 void keep_for_ever(std::unique_ptr<Executor> executor) {
@@ -167,6 +151,10 @@ std::shared_ptr<Operation> Engine::Impl::submit(uint32_t group, Spec&& spec) {
   return operation;
 }
 
+template std::shared_ptr<Operation> Engine::Impl::submit<OperationSpec>(uint32_t, OperationSpec&&);
+template std::shared_ptr<Operation> Engine::Impl::submit<PointToPointSpec>(uint32_t,
+                                                                           PointToPointSpec&&);
+
 void Engine::Impl::hand_over(Operation& operation) {
   if (operation.is_done() || is_forked()) return;
   const Lock lock(*this);
@@ -256,132 +244,6 @@ void Engine::Impl::heard(const PeerNews& news) {
   });
 }
 
-void Engine::Impl::defer() {
-  const size_t ended = deferred_.finished.size();
-  deferred_.append(executor_->take());
-  has_deferred_ = has_deferred_ || !deferred_.empty();
-  if (deferred_.finished.size() > ended) callers_cv_.NotifyAll();
-  notice();
-}
-
-bool Engine::Impl::has_actions() const {
-  return !is_broken_ && (has_deferred_ || executor_->has_actions());
-}
-
-Actions Engine::Impl::collect() {
-  if (!has_actions()) return {};
-  Actions actions = executor_->take();
-  const bool is_whole = changes([&]() MESHRUN_REQUIRES(mu_) {
-    if (!actions.finished.empty() && parked_callers_ > 0) callers_cv_.NotifyAll();
-    if (!actions.finished.empty() && watch_ != nullptr) watch_->under_way(executor_->under_way());
-    if (std::exchange(has_deferred_, false)) actions.append(deferred_.take());
-    if (actions.seldom != nullptr) {
-      std::vector<Actions::LookUp>& look_ups = actions.seldom->look_ups;
-      for (Actions::LookUp& look_up : std::exchange(look_ups, {})) {
-        const auto group = groups_.find(look_up.group);
-        if (group == groups_.end()) continue;
-        look_up.book = group->second.book;
-        look_ups.push_back(std::move(look_up));
-        ++group->second.look_ups;
-      }
-    }
-    for (const std::shared_ptr<Operation>& operation : actions.finished) {
-      if (operation->failure()) sleeps_left_ = kSleepsAfterFailure;
-      const auto found = callbacks_.find(operation.get());
-      if (found == callbacks_.end()) continue;
-      std::ranges::move(found->second, std::back_inserter(actions.make_seldom().callbacks));
-      callbacks_.erase(found);
-    }
-  });
-  // Nothing of it may end here, under the lock.
-  if (!is_whole) lost_ = std::move(actions);
-  return is_whole ? std::move(actions) : Actions();
-}
-
-void Engine::Impl::break_down(const char* what) noexcept {
-  if (std::exchange(is_broken_, true)) return;
-  has_broken_.store(true, std::memory_order_relaxed);
-  try {
-    why_broken_ = fmt::format(
-        "{}: this process has ended all its operations on ucx, and cannot begin others", what);
-    executor_->give_up(why_broken_);
-    if (caller_sleeps_ || thread_sleeps_) executor_->transport().wake();
-  } catch (...) {
-    // Whoever waits looks at is_broken_.
-  }
-  thread_rest_ = Rest::kNone;
-  callers_cv_.NotifyAll();
-  thread_cv_.NotifyOne();
-}
-
-std::optional<std::string> Engine::Impl::why_broken() {
-  if (!has_broken_.load(std::memory_order_relaxed)) return std::nullopt;
-  const Lock lock(*this);
-  if (!is_broken_) return std::nullopt;
-  return why_broken_;
-}
-
-bool Engine::Impl::is_running() { return running > 0; }
-
-void Engine::Impl::run(Actions actions) {
-  if (actions.empty()) return;
-  ++running;
-  Actions::Seldom none;
-  Actions::Seldom& seldom = actions.seldom == nullptr ? none : *actions.seldom;
-  for (const Actions::LookUp& look_up : seldom.look_ups) {
-    try {
-      look_up.book->look_up(look_up.ranks,
-                            [this, group = look_up.group](
-                                int rank, std::optional<AddressRecord> record,
-                                const std::string& reason) { found(group, rank, record, reason); });
-    } catch (const std::exception& error) {
-      const Lock lock(*this);
-      break_down(error.what());
-    }
-    const Lock lock(*this);
-    --groups_[look_up.group].look_ups;
-    look_ups_cv_.NotifyAll();
-  }
-  for (const std::string& json : seldom.dumps) write_dump(json);
-  actions.memory.clear();
-  // What an operation holds of its caller's may end with it.
-  actions.finished.clear();
-  for (Callback& callback : seldom.callbacks) call(callback);
-  --running;
-}
-
-void Engine::Impl::run_what_is_left() {
-  Actions lost = lost_.take();
-  auto callbacks = std::exchange(callbacks_, {});
-  const Gap gap(*this);
-  run(std::move(lost));
-  ++running;
-  for (auto& [operation, of_it] : callbacks) {
-    for (Callback& callback : of_it) call(callback);
-  }
-  --running;
-}
-
-void Engine::Impl::write_dump(const std::string& json) {
-  try {
-    if (dump_) {
-      dump_(json);
-    } else {
-      log::Warning("flight record of a group that failed", {{"record", json}});
-    }
-  } catch (const std::exception&) {
-    // It is of the past; memory for it there is none.
-  }
-}
-
-void Engine::Impl::call(Callback& callback) {
-  try {
-    std::exchange(callback, nullptr)();
-  } catch (const std::exception& error) {
-    log::Error("a callback of an operation has thrown", {{"error", error.what()}});
-  }
-}
-
 // ---- Engine
 
 Engine::Engine(std::shared_ptr<Impl> impl) : impl_(std::move(impl)) {}
@@ -434,99 +296,6 @@ Counters Engine::counters() const { return impl_->is_forked() ? Counters() : imp
 
 std::string Engine::flight_records() const {
   return impl_->is_forked() ? R"({"now_ms":0,"groups":[]})" : impl_->flight_records();
-}
-
-// ---- Group
-
-Group::Group(std::shared_ptr<Engine> engine, uint32_t id, const GroupConfig& config,
-             std::unique_ptr<AddressBook> book)
-    : engine_(std::move(engine)), id_(id), config_(config), book_(std::move(book)) {}
-
-Group::~Group() {
-  if (engine_->impl_->is_forked()) {
-    // Its thread is the parent's.
-    static_cast<void>(book_.release());
-    return;
-  }
-  engine_->impl_->remove_group(id_);
-  book_->stop();
-}
-
-template <typename Spec>
-std::shared_ptr<Operation> Group::submit(Spec&& spec) {
-  Engine::Impl& impl = *engine_->impl_;
-  const bool is_forked = impl.is_forked();
-  if (!is_forked) {
-    if (auto operation = impl.submit(id_, std::move(spec))) return operation;
-  }
-  std::string name = fmt::format("an operation of group \"{}\"", config_.name);
-  Failure failure =
-      is_forked ? forked(name + " was not started") : broken(name + " was not started");
-  return std::make_shared<FailedOperation>(std::move(name), std::move(failure));
-}
-
-template std::shared_ptr<Operation> Group::submit(OperationSpec&&);
-template std::shared_ptr<Operation> Group::submit(PointToPointSpec&&);
-
-Failure Group::forked(const std::string& what) const {
-  return {FailureKind::kAborted,
-          fmt::format("{}: process {} was forked from that of rank {}, and UCX does not survive "
-                      "that. Fork before the first process group is made, or start a program in "
-                      "the child (exec).",
-                      what, getpid(), config_.rank),
-          {config_.rank}};
-}
-
-bool Group::is_forked() const { return engine_->impl_->is_forked(); }
-
-Failure Group::broken(const std::string& what) const {
-  return {FailureKind::kTransport,
-          fmt::format("{} on rank {}: {}", what, config_.rank,
-                      engine_->impl_->why_broken().value_or("")),
-          {config_.rank}};
-}
-
-std::optional<Failure> Group::cannot_end(const Operation& operation) const {
-  if (engine_->impl_->is_forked()) return forked(operation.name() + " never ends here");
-  if (!engine_->impl_->why_broken() || operation.is_done()) return std::nullopt;
-  return broken(operation.name() + " never ends");
-}
-
-bool Group::wait(Operation& operation, std::optional<std::chrono::nanoseconds> timeout) {
-  return engine_->impl_->wait(operation, timeout);
-}
-void Group::poll() { engine_->impl_->poll(); }
-void Group::hand_over(Operation& operation) { engine_->impl_->hand_over(operation); }
-void Group::on_done(const std::shared_ptr<Operation>& operation, std::function<void()> callback) {
-  engine_->impl_->on_done(operation, std::move(callback));
-}
-
-void Group::abort(const std::string& reason) {
-  if (engine_->impl_->is_forked()) return;
-  engine_->impl_->abort(id_, {FailureKind::kAborted, reason, {config_.rank}});
-}
-
-void Group::leave(const std::string& reason) {
-  if (engine_->impl_->is_forked()) return;
-  engine_->impl_->leave(id_, {FailureKind::kAborted, reason, {config_.rank}});
-}
-
-std::vector<std::shared_ptr<Operation>> Group::unfinished() const {
-  if (engine_->impl_->is_forked()) return {};
-  return engine_->impl_->locked([&](const Executor& e) { return e.unfinished(id_); });
-}
-std::optional<Failure> Group::failure() const {
-  if (engine_->impl_->is_forked()) return forked("the group cannot be used");
-  return engine_->impl_->locked([&](const Executor& e) { return e.group_failure(id_); });
-}
-uint64_t Group::sequence() const {
-  if (engine_->impl_->is_forked()) return 0;
-  return engine_->impl_->locked([&](const Executor& e) { return e.sequence(id_); });
-}
-std::string Group::flight_record() const {
-  if (engine_->impl_->is_forked()) return "{}";
-  return engine_->impl_->locked(
-      [&](const Executor& e) { return e.flight_recorder(id_).to_json(); });
 }
 
 }  // namespace meshrun::ucx

@@ -1,8 +1,10 @@
-// What the three files of the engine share: the state behind the one mutex.
+// What the files of the engine share: the state behind the one mutex.
 //
-//   engine.cc            groups, submission, events from outside, the end
+//   engine.cc            groups join and leave, submission, events from outside, the end
+//   engine_actions.cc    what is run without the lock: look-ups, callbacks, dumps; the breakdown
 //   engine_progress.cc   ownership of progress, rounds, sleeping, the progress thread
 //   engine_waiting.cc    what the watch is told of a rank that is blocked
+//   group.cc             a group as its callers see it
 #pragma once
 
 #include <sys/types.h>
@@ -60,6 +62,8 @@ class Engine::Impl {
   }
   Counters counters() MESHRUN_EXCLUDES(mu_);
   bool is_forked() const;
+
+  // engine_actions.cc
   // Why nothing ends here any more; absent: it does.
   std::optional<std::string> why_broken() MESHRUN_EXCLUDES(mu_);
 
@@ -130,7 +134,7 @@ class Engine::Impl {
     bool is_listed = false;
     BlockedThread* next = nullptr;
   };
-  // engine.cc
+  // engine_actions.cc
   // What is to be done, for this call and for threads that must not do it themselves. Before each
   // unlocking that follows a call which moves the executor.
   Actions collect() MESHRUN_REQUIRES(mu_);

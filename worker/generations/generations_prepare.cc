@@ -1,5 +1,6 @@
-// How a generation is prepared and started: its files are written off the loop, its supervisor
-// looks for the ranks' program, and the coordinator gets an answer in any case.
+// How a generation is prepared and started, on the loop: a Preparation writes its files on another
+// thread, its supervisor looks for the ranks' program, and the coordinator gets an answer in any
+// case.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -41,16 +42,13 @@ void Generations::Prepare(const v1::Fence& fence, const v1::Prepare& prepare) {
   // Said again after a reconnect: the answer is on its way.
   if (preparing_.contains(key)) return;
   if (!refusal_.empty()) {
-    RefusePrepare(fence, absl::UnavailableError(refusal_), /*bad_command=*/false);
+    RefusePrepare(fence, absl::UnavailableError(refusal_));
     return;
   }
   if (const uint64_t highest = HighestOf(key.first); highest > key.second) {
-    RefusePrepare(fence,
-                  absl::FailedPreconditionError(
-                      fmt::format("generation {} of job {} is older than generation {}, which {} "
-                                  "knows",
-                                  key.second, key.first, highest, host_.facts.node_name)),
-                  /*bad_command=*/false);
+    RefusePrepare(fence, absl::FailedPreconditionError(fmt::format(
+                             "generation {} of job {} is older than generation {}, which {} knows",
+                             key.second, key.first, highest, host_.facts.node_name)));
     return;
   }
   const bool keeps = std::any_of(prepare.ranks().begin(), prepare.ranks().end(),
@@ -64,7 +62,7 @@ void Generations::Prepare(const v1::Fence& fence, const v1::Prepare& prepare) {
   }
   deferred_.erase(key.first);
   const absl::Status begun = keeps ? Continue(fence, prepare) : Create(fence, prepare);
-  if (!begun.ok()) RefusePrepare(fence, begun, /*bad_command=*/false);
+  if (!begun.ok()) RefusePrepare(fence, begun);
 }
 
 void Generations::PrepareDeferred(const std::string& job_id) {
@@ -133,8 +131,7 @@ absl::Status Generations::Create(const v1::Fence& fence, const v1::Prepare& prep
   const auto preparation = std::make_shared<Preparation>(std::move(plan));
   const auto deadline = host_.loop.After(host_.file_timeout, [this, key, preparation] {
     GiveUp(key);
-    RefusePrepare(preparation->generation().fence(), Silent(preparation->Doing()),
-                  /*bad_command=*/false);
+    RefusePrepare(preparation->generation().fence(), Silent(preparation->Doing()));
   });
   preparing_[key] = {preparation, deadline};
   host_.files.Run(
@@ -176,11 +173,11 @@ void Generations::OnFilesWritten(const Key& key, const std::shared_ptr<Preparati
   CloseAgentSocketIfUnused(key.first);
   if (wanted) {
     host_.logs_in_use.Release(plan.paths.logs);
-    RefusePrepare(record.fence(), preparation->status, /*bad_command=*/false);
+    RefusePrepare(record.fence(), preparation->status);
   }
 }
 
-absl::StatusOr<std::shared_ptr<RankProcesses>> Generations::FindKept(
+absl::StatusOr<std::shared_ptr<RankProcesses>> Generations::FindContinuing(
     const v1::Fence& fence, const v1::Prepare& prepare) const {
   const std::shared_ptr<RankProcesses> processes = LiveProcesses(fence.job_id());
   for (const v1::RankAssignment& rank : prepare.ranks()) {
@@ -202,7 +199,7 @@ absl::StatusOr<std::shared_ptr<RankProcesses>> Generations::FindKept(
 absl::Status Generations::Continue(const v1::Fence& fence, const v1::Prepare& prepare) {
   const Key key = {fence.job_id(), fence.generation()};
   MESHRUN_ASSIGN_OR_RETURN(const std::shared_ptr<RankProcesses> processes,
-                           FindKept(fence, prepare));
+                           FindContinuing(fence, prepare));
   // A lower generation that was prepared and has not started never will.
   for (const Key& lower : KeysOf(*processes)) {
     if (!Find(lower)->generation->started()) Drop(lower);
@@ -237,7 +234,7 @@ void Generations::OnSaved(const Key& key, EventLoop::TimerId saving, const absl:
   }
   const v1::Fence fence = entry->generation->fence();
   Drop(key);
-  RefusePrepare(fence, status, /*bad_command=*/false);
+  RefusePrepare(fence, status);
 }
 
 void Generations::GiveUp(const Key& key) {
@@ -290,15 +287,13 @@ void Generations::AnswerPrepare(const Key& key) {
   entry.announced = true;
   const v1::Fence& fence = entry.generation->fence();
   if (!refusal_.empty()) {
-    RefusePrepare(fence, absl::UnavailableError(refusal_), /*bad_command=*/false);
+    RefusePrepare(fence, absl::UnavailableError(refusal_));
     return;
   }
   if (entry.generation->ended()) {
-    RefusePrepare(
-        fence,
-        absl::FailedPreconditionError(fmt::format("generation {} of job {} has ended on {}",
-                                                  key.second, key.first, host_.facts.node_name)),
-        /*bad_command=*/false);
+    RefusePrepare(fence, absl::FailedPreconditionError(
+                             fmt::format("generation {} of job {} has ended on {}", key.second,
+                                         key.first, host_.facts.node_name)));
     return;
   }
   v1::OpenSessionRequest message;
@@ -327,13 +322,13 @@ absl::Status Generations::Silent(const std::string& what) const {
 void Generations::Refuse(const std::string& reason) {
   refusal_ = reason;
   for (const auto& [job_id, deferred] : std::exchange(deferred_, {})) {
-    RefusePrepare(deferred.fence, absl::UnavailableError(refusal_), /*bad_command=*/false);
+    RefusePrepare(deferred.fence, absl::UnavailableError(refusal_));
   }
   while (!preparing_.empty()) {
     const Key key = preparing_.begin()->first;
     const v1::Fence fence = preparing_.begin()->second.preparation->generation().fence();
     GiveUp(key);
-    RefusePrepare(fence, absl::UnavailableError(refusal_), /*bad_command=*/false);
+    RefusePrepare(fence, absl::UnavailableError(refusal_));
   }
 }
 

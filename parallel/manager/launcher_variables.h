@@ -1,0 +1,17 @@
+// The variables that each launcher sets. environment.h lists them.
+#pragma once
+
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "parallel/manager/environment.h"
+
+namespace meshrun {
+
+// What the launcher says of this process: all fields but the timeouts and model_parallel_size.
+// `process` is this_process(). INVALID_ARGUMENT names the variable that is missing or malformed.
+absl::StatusOr<LaunchEnvironment> read_launcher_variables(const EnvironmentLookup& lookup,
+                                                          LaunchMethod method,
+                                                          const std::string& process);
+
+}  // namespace meshrun
