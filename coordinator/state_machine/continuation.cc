@@ -41,7 +41,7 @@ bool Generations::TakesGenerations(const Job& job) const {
 }
 
 void Generations::SurvivorsWait(Job& job, const std::string& reason) {
-  job.survivors_wait = true;
+  job.record.set_survivors_wait(true);
   jobs_.SetState(job, v1::JOB_STATE_QUIESCING, reason);
   jobs_.Changed(job);
   blocked_.Tell(job);
@@ -50,8 +50,8 @@ void Generations::SurvivorsWait(Job& job, const std::string& reason) {
 
 bool Generations::AskToQuiesce(Job& job, const std::string& reason, bool save) {
   if (job.view.state() != v1::JOB_STATE_RUNNING || !TakesGenerations(job)) return false;
-  job.quiesce_asked = true;
-  job.save_asked = save;
+  job.record.set_quiesce_asked(true);
+  job.record.set_save_asked(save);
   job.quiesced.clear();
   SurvivorsWait(job, reason);
   jobs_.SetDeadline(job, context_.now + kQuiesceTimeout);
@@ -65,7 +65,7 @@ void Generations::SendQuiesce(const Job& job, const Member& member) {
   if (node.session_id == 0 || member.ended) return;
   v1::OpenSessionResponse message = MessageTo(node, job.id(), job.view.generation());
   message.mutable_quiesce()->set_reason(job.view.reason());
-  message.mutable_quiesce()->set_save(job.save_asked);
+  message.mutable_quiesce()->set_save(job.record.save_asked());
   *message.mutable_quiesce()->mutable_deadline() = ToProtoDuration(kQuiesceTimeout);
   context_.Send(node.session_id, std::move(message));
 }
@@ -96,19 +96,19 @@ std::pair<int, int> Generations::StillAndRunning(const Job& job) {
 
 void Generations::Proceed(Job& job) {
   const auto [still, running] = StillAndRunning(job);
-  if (job.view.state() == v1::JOB_STATE_RUNNING && job.quiesce_asked && running > 0 &&
+  if (job.view.state() == v1::JOB_STATE_RUNNING && job.record.quiesce_asked() && running > 0 &&
       still == running && !job.finished()) {
     Fail(job, v1::FAILURE_CAUSE_MOVED,
          "a rank finished, and all others stand still for a generation that needs it", nullptr,
          nullptr);
     return;
   }
-  if (job.view.state() != v1::JOB_STATE_QUIESCING || !job.survivors_wait) return;
+  if (job.view.state() != v1::JOB_STATE_QUIESCING || !job.record.survivors_wait()) return;
   for (const Member& member : job.members) {
     // Whether a host whose session broke comes back is known when its lease is over.
     if (!member.ended && nodes_.Find(member.node_id)->session_id == 0) return;
   }
-  if (job.quiesce_asked && !job.failed()) {
+  if (job.record.quiesce_asked() && !job.failed()) {
     const bool one_has_finished =
         std::any_of(job.view.ranks().begin(), job.view.ranks().end(), [](const auto& rank) {
           return rank.state() == v1::RANK_STATE_EXITED && ExitedCleanly(rank.exit());
@@ -116,7 +116,7 @@ void Generations::Proceed(Job& job) {
     if (one_has_finished) {
       // It had come to its end when it was asked, and so have the others, as a rule: those that
       // stand still do not. `quiesce_asked` remains, since they cannot be asked to go on.
-      job.survivors_wait = false;
+      job.record.set_survivors_wait(false);
       jobs_.SetState(job, v1::JOB_STATE_RUNNING, "");
       jobs_.ClearDeadline(job);
       proceed_.insert(job.id());
@@ -145,7 +145,7 @@ PlacementResult Generations::PlaceAgain(Job& job, std::vector<const v1::Node*> n
   PlacementRequest request{job.view.spec(), {}, {}};
   for (const Member& member : job.members) request.previous.push_back(member.node_id);
   std::copy_if(nodes.begin(), nodes.end(), std::back_inserter(request.nodes),
-               [&](const v1::Node* node) { return !job.avoided_nodes.contains(node->node_id()); });
+               [&](const v1::Node* node) { return !job.Avoids(node->node_id()); });
   PlacementResult result = Place(request);
   if (!result.placement.has_value() && avoided_too && request.nodes.size() < nodes.size()) {
     request.nodes = std::move(nodes);
@@ -159,7 +159,7 @@ PlacementResult Generations::PlaceAgain(Job& job, std::vector<const v1::Node*> n
 }
 
 bool Generations::GoOn(Job& job) {
-  if (!TakesGenerations(job) || job.cancel_requested) return false;
+  if (!TakesGenerations(job) || job.record.cancel_requested()) return false;
   std::string waits;
   const std::vector<const v1::Node*> nodes = Candidates(job, &waits);
   // While the job waits for other nodes, it does not fall back on one that it avoids.
@@ -205,8 +205,8 @@ bool Generations::GoOn(Job& job) {
   }
   const std::string reason = Charge(job);
   EndGeneration(job, "the generation is over, its ranks go on in the next one");
-  job.survivors_wait = false;
-  job.quiesce_asked = false;
+  job.record.set_survivors_wait(false);
+  job.record.set_quiesce_asked(false);
   context_.Record("GoesOnInProcess", job.id(), "",
                   fmt::format("{} of {} {} on in generation {}; {}", living,
                               Count(result.placement->world_size, "rank"),
@@ -218,7 +218,7 @@ bool Generations::GoOn(Job& job) {
 // A node that may be had once the fence time of another one is over: the survivors wait for it.
 bool Generations::WaitsForFence(Job& job) {
   std::string waits;
-  if (!TakesGenerations(job) || job.cancel_requested) return false;
+  if (!TakesGenerations(job) || job.record.cancel_requested()) return false;
   (void)Candidates(job, &waits);
   if (waits.empty()) return false;
   SteadyNanos until = context_.now;
@@ -270,7 +270,8 @@ void Generations::GrowAll() {
     const v1::Growth growth = job.view.spec().growth();
     if (growth == v1::GROWTH_NEVER || job.members.size() >= MaxNodes(job.view.spec())) continue;
     if (growth != v1::GROWTH_AT_ONCE) {
-      if (!std::exchange(job.may_grow, false)) continue;
+      if (!job.record.may_grow()) continue;
+      job.record.set_may_grow(false);
       jobs_.Changed(job);
     }
     // To place all elastic jobs whenever something ends would be quadratic.

@@ -64,7 +64,7 @@ void Generations::Begin(Job& job, const Placement& placement, const Kept& kept) 
   job.members_alive = placement.nodes.size();
   job.members_prepared = 0;
   job.quiesced.clear();
-  job.longest_step = std::chrono::nanoseconds(0);
+  job.record.clear_longest_step();
   SetAxes(placement.mesh, view.mutable_mesh());
   auto world = std::make_shared<v1::World>();
   *world->mutable_mesh() = view.mesh();
@@ -160,7 +160,7 @@ void Generations::SendPrepare(const Job& job, const Member& member) {
   v1::OpenSessionResponse message = MessageTo(node, job.id(), job.view.generation());
   v1::Prepare& prepare = *message.mutable_prepare();
   *prepare.mutable_spec() = job.view.spec();
-  *prepare.mutable_spec()->mutable_env() = job.env;
+  *prepare.mutable_spec()->mutable_env() = job.record.env();
   prepare.set_submitter(job.view.submitter());
   for (int i = 0; i < member.rank_count; ++i) {
     *prepare.add_ranks() = job.view.ranks(member.first_rank + i).assignment();
@@ -239,10 +239,11 @@ void Generations::AnswerNo(Job& job, Node& node, const v1::PrepareResult& result
   }
   const v1::FailureCause cause =
       result.bad_command() ? v1::FAILURE_CAUSE_BAD_COMMAND : v1::FAILURE_CAUSE_PREPARE_FAILED;
-  const bool try_again = !result.bad_command() && ++job.failed_prepares < 2;
+  if (!result.bad_command()) job.record.set_failed_prepares(job.record.failed_prepares() + 1);
+  const bool try_again = !result.bad_command() && job.record.failed_prepares() < 2;
   Abandon(job);
   if (try_again) {
-    job.avoided_nodes.insert(node.id());
+    job.Avoid(node.id());
     PlacementRequest request{job.view.spec(), {}, {}};
     for (const v1::Node* other : nodes_.Present(/*healthy_only=*/true)) {
       if (other->node_id() != node.id()) request.nodes.push_back(other);
@@ -266,7 +267,7 @@ void Generations::Commit(Job& job) {
   for (Member& member : job.members) {
     if (std::exchange(member.newcomer, false)) jobs_.Changed(job, member);
   }
-  job.lost_in_rendezvous = 0;
+  job.record.clear_lost_in_rendezvous();
   job.running_since = context_.now;
   jobs_.SetState(job, v1::JOB_STATE_RUNNING, "");
   if (HasKept(job)) jobs_.SetDeadline(job, context_.now + kJoinTimeout);
@@ -345,8 +346,9 @@ std::optional<StepChange> Generations::OnProgress(Node& node, const v1::Fence& f
     break;
   }
   // Reports are not durable; this much of them decides about restarts.
-  if (change.highest > job->progress_step && job->step_beyond <= job->progress_step) {
-    job->step_beyond = change.highest;
+  const int64_t before = job->record.progress_step();
+  if (change.highest > before && job->step_beyond() <= before) {
+    job->record.set_step_beyond(change.highest);
     jobs_.Changed(*job);
   }
   jobs_.Progressed(*job);

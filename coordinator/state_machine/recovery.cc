@@ -75,7 +75,7 @@ void Generations::TakeExit(Job& job, const Node& node, const v1::RankExit& exit)
   *status.mutable_exit() = exit;
   // After the first failure or a cancel every further death is a consequence, whatever its cause.
   if (job.view.state() == v1::JOB_STATE_QUIESCING && !ExitedCleanly(exit) &&
-      (!job.survivors_wait || job.failed())) {
+      (!job.record.survivors_wait() || job.failed())) {
     status.mutable_exit()->set_teardown(true);
   }
   // Lines of a consequence tell nothing, and thousands of them are many.
@@ -89,7 +89,7 @@ void Generations::TakeExit(Job& job, const Node& node, const v1::RankExit& exit)
     blocked_.OnRankLost(job, exit.rank(), PeerEndSentence(exit, node.record.name()));
   }
   // A rank that its worker stopped has not finished, however it ended.
-  if (job.survivors_wait || job.quiesce_asked) proceed_.insert(job.id());
+  if (job.record.survivors_wait() || job.record.quiesce_asked()) proceed_.insert(job.id());
   if (job.finished()) {
     TakeExitAfterFinish(job, node, exit);
     return;
@@ -154,8 +154,9 @@ void Generations::RecordFailure(Job& job, v1::FailureCause cause, const std::str
   if (node != nullptr && !failure.planned() && cause == v1::FAILURE_CAUSE_NODE_LOST) {
     nodes_.CountAbsence(*nodes_.Find(node->id()));
   }
-  if (node != nullptr && !failure.planned() && ++job.failures_of_nodes[node->id()] >= 2) {
-    job.avoided_nodes.insert(node->id());
+  if (node != nullptr && !failure.planned() &&
+      ++(*job.record.mutable_failures_of_nodes())[node->id()] >= 2) {
+    job.Avoid(node->id());
     context_.Record("NodeAvoided", job.id(), node->id(),
                     fmt::format("{} has failed the job twice: others are preferred to it",
                                 node->record.name()));
@@ -168,7 +169,7 @@ void Generations::Fail(Job& job, v1::FailureCause cause, std::string message, co
   RecordFailure(job, cause, message, node, exit);
   context_.Record(exit == nullptr ? "NodeFailed" : "RankFailed", job.id(),
                   node == nullptr ? "" : node->id(), message);
-  if (TakesGenerations(job) && !job.cancel_requested && MayRestart(job)) {
+  if (TakesGenerations(job) && !job.record.cancel_requested() && MayRestart(job)) {
     SurvivorsWait(job, message);
   } else {
     Quiesce(job, job.kill_grace(), std::move(message));
@@ -183,8 +184,8 @@ void Generations::FailJob(Job& job, v1::FailureCause cause, const std::string& m
 }
 
 void Generations::Quiesce(Job& job, std::chrono::nanoseconds grace, std::string reason) {
-  job.survivors_wait = false;
-  job.quiesce_asked = false;
+  job.record.set_survivors_wait(false);
+  job.record.set_quiesce_asked(false);
   jobs_.SetState(job, v1::JOB_STATE_QUIESCING, std::move(reason));
   // Survivors that waited may be stopped for the same reason.
   jobs_.Changed(job);
@@ -220,7 +221,7 @@ void Generations::OnEnded(Node& node, const v1::Fence& fence) {
   for (int i = 0; i < member->rank_count && !job->failed(); ++i) {
     const v1::RankStatus& status = job->view.ranks(member->first_rank + i);
     if (status.state() == v1::RANK_STATE_EXITED) continue;
-    if (job->view.state() == v1::JOB_STATE_QUIESCING && !job->survivors_wait) break;
+    if (job->view.state() == v1::JOB_STATE_QUIESCING && !job->record.survivors_wait()) break;
     if (job->finished()) {
       NoteEndAfterFinish(*job, node,
                          fmt::format("{} says that its ranks have ended, but not how rank {} did",
@@ -232,7 +233,7 @@ void Generations::OnEnded(Node& node, const v1::Fence& fence) {
                      node.record.name(), status.assignment().rank()),
          &node, nullptr);
   }
-  if (job->survivors_wait) proceed_.insert(job->id());
+  if (job->record.survivors_wait()) proceed_.insert(job->id());
   Conclude(*job);
 }
 
@@ -265,18 +266,18 @@ void Generations::EndMember(Job& job, Member& member, End how) {
 void Generations::Conclude(Job& job) {
   if (job.members_alive > 0 || !job.active()) return;
   EndGeneration(job, "the generation has ended");
-  job.survivors_wait = false;
-  job.quiesce_asked = false;
+  job.record.set_survivors_wait(false);
+  job.record.set_quiesce_asked(false);
   if (ConcludeStop(job)) return;
   const bool may_restart = MayRestart(job);
-  if (job.failed() && (!job.cancel_requested || !may_restart)) {
+  if (job.failed() && (!job.record.cancel_requested() || !may_restart)) {
     if (!may_restart) {
       if (!job.finished() && LacksProgress(job) &&
           job.view.restarts_charged() < job.view.spec().max_restarts()) {
         job.view.mutable_failure()->set_cause(v1::FAILURE_CAUSE_NO_PROGRESS);
         job.view.mutable_failure()->set_message(fmt::format(
             "{} generations in a row without a step of progress, the last one after: {}",
-            job.failures_without_progress + 1, job.view.failure().message()));
+            job.record.failures_without_progress() + 1, job.view.failure().message()));
       }
       Finish(job, v1::JOB_STATE_FAILED, job.view.failure().message());
       return;
@@ -284,14 +285,14 @@ void Generations::Conclude(Job& job) {
     const std::string reason = Charge(job);
     // The job itself fails, not what it runs on.
     if (job.view.failure().has_exit()) {
-      job.not_before = context_.now + Backoff(job.failures_without_progress);
+      job.not_before = context_.now + Backoff(job.record.failures_without_progress());
     }
     context_.Record("JobRestarting", job.id(), "", reason);
     jobs_.SetState(job, v1::JOB_STATE_WAITING, reason);
     return;
   }
-  if (job.cancel_requested) {
-    Finish(job, v1::JOB_STATE_CANCELLED, job.cancel_reason);
+  if (job.record.cancel_requested()) {
+    Finish(job, v1::JOB_STATE_CANCELLED, job.record.cancel_reason());
     return;
   }
   Finish(job, v1::JOB_STATE_SUCCEEDED, EndsAfterFinish(job));
@@ -312,23 +313,23 @@ void Generations::Finish(Job& job, v1::JobState state, std::string reason) {
 
 void Generations::Cancel(Job& job, bool now, const std::string& reason) {
   if (job.ended()) return;
-  if (now && !job.cancel_now) {
-    job.cancel_now = true;
+  if (now && !job.record.cancel_now()) {
+    job.record.set_cancel_now(true);
     jobs_.Changed(job);
   }
-  if (!job.cancel_requested) {
-    job.cancel_requested = true;
-    job.cancel_reason = reason.empty() ? "cancelled by a client" : reason;
-    context_.Record("CancelRequested", job.id(), "", job.cancel_reason);
+  if (!job.record.cancel_requested()) {
+    job.record.set_cancel_requested(true);
+    job.record.set_cancel_reason(reason.empty() ? "cancelled by a client" : reason);
+    context_.Record("CancelRequested", job.id(), "", job.record.cancel_reason());
     jobs_.Changed(job);
   }
   if (job.queued()) {
-    Finish(job, v1::JOB_STATE_CANCELLED, job.cancel_reason);
+    Finish(job, v1::JOB_STATE_CANCELLED, job.record.cancel_reason());
   } else if (job.view.state() == v1::JOB_STATE_RENDEZVOUS && !HasKept(job)) {
     Abandon(job);
-    Finish(job, v1::JOB_STATE_CANCELLED, job.cancel_reason);
-  } else if (job.view.state() != v1::JOB_STATE_QUIESCING || job.survivors_wait) {
-    Quiesce(job, job.stop_grace(), job.cancel_reason);
+    Finish(job, v1::JOB_STATE_CANCELLED, job.record.cancel_reason());
+  } else if (job.view.state() != v1::JOB_STATE_QUIESCING || job.record.survivors_wait()) {
+    Quiesce(job, job.stop_grace(), job.record.cancel_reason());
   } else if (now) {
     for (const Member& member : job.members) SendStop(job, member, job.stop_grace());
     jobs_.ShortenStop(job, job.stop_grace());
@@ -366,7 +367,7 @@ void Generations::OnDeadline(Job& job) {
     return;
   }
   if (job.view.state() != v1::JOB_STATE_QUIESCING) return;
-  if (job.survivors_wait) {
+  if (job.record.survivors_wait()) {
     if (!job.failed()) {
       RecordFailure(job, v1::FAILURE_CAUSE_MOVED,
                     job.view.reason() + "; not all ranks stood still in time", nullptr, nullptr);

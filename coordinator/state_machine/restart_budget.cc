@@ -23,10 +23,12 @@ int64_t NewestCheckpoint(const Job& job) {
   return newest;
 }
 
-bool HasNewCheckpoint(const Job& job) { return NewestCheckpoint(job) > job.checkpoint_at_failure; }
+bool HasNewCheckpoint(const Job& job) {
+  return NewestCheckpoint(job) > job.checkpoint_at_failure();
+}
 
 int64_t HighestStep(const Job& job) {
-  int64_t highest = job.step_beyond;
+  int64_t highest = job.step_beyond();
   if (job.view.progress().has_step()) highest = std::max(highest, job.view.progress().step());
   for (const v1::RankStatus& rank : job.view.ranks()) {
     if (rank.progress().has_step()) highest = std::max(highest, rank.progress().step());
@@ -47,9 +49,10 @@ bool DoNotRequeue(const v1::Failure& failure) {
 bool Generations::LacksProgress(const Job& job) const {
   const int64_t step = HighestStep(job);
   const v1::Failure& failure = job.view.failure();
-  return !failure.planned() && !DoNotRequeue(failure) && (step >= 0 || job.progress_step >= 0) &&
-         step <= job.progress_step && !HasNewCheckpoint(job) &&
-         job.failures_without_progress + 1 >= kFailuresWithoutProgress;
+  return !failure.planned() && !DoNotRequeue(failure) &&
+         (step >= 0 || job.record.progress_step() >= 0) && step <= job.record.progress_step() &&
+         !HasNewCheckpoint(job) &&
+         job.record.failures_without_progress() + 1 >= kFailuresWithoutProgress;
 }
 
 bool Generations::MayRestart(const Job& job) const {
@@ -65,8 +68,8 @@ bool Generations::MayRestart(const Job& job) const {
 
 // Since the last failure: enough for a new budget.
 bool Generations::MadeProgress(const Job& job) const {
-  return HasNewCheckpoint(job) ||
-         (context_.now - job.running_since >= kLongRun && HighestStep(job) > job.progress_step);
+  return HasNewCheckpoint(job) || (context_.now - job.running_since >= kLongRun &&
+                                   HighestStep(job) > job.record.progress_step());
 }
 
 std::string Generations::Charge(Job& job) {
@@ -75,10 +78,13 @@ std::string Generations::Charge(Job& job) {
   if (job.view.failure().planned()) return "restart at no charge after: " + what;
   if (MadeProgress(job)) job.view.set_restarts_charged(0);
   const int64_t step = HighestStep(job);
-  const bool progress = step > job.progress_step || HasNewCheckpoint(job);
-  job.failures_without_progress = progress ? 0 : job.failures_without_progress + 1;
-  job.progress_step = std::max(job.progress_step, step);
-  job.checkpoint_at_failure = NewestCheckpoint(job);
+  const bool progress = step > job.record.progress_step() || HasNewCheckpoint(job);
+  job.record.set_failures_without_progress(progress ? 0
+                                                    : job.record.failures_without_progress() + 1);
+  job.record.set_progress_step(std::max(job.record.progress_step(), step));
+  if (const int64_t newest = NewestCheckpoint(job); newest >= 0) {
+    job.record.set_checkpoint_at_failure(newest);
+  }
   job.view.set_restarts(job.view.restarts() + 1);
   job.view.set_restarts_charged(job.view.restarts_charged() + 1);
   return fmt::format("restart {} of {} after: {}", job.view.restarts_charged(),
