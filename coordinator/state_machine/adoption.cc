@@ -31,10 +31,10 @@ void Generations::OnNodeReturned(Node& node, const v1::Hello& hello) {
     Member* member = job == nullptr ? nullptr : job->FindMember(node.id());
     const bool takes_part = job != nullptr && member != nullptr && !member->ended && job->active();
     // Its processes are to live on, and it has not heard of that.
-    const bool behind =
-        takes_part && running.generation() < job->view.generation() && HasKept(*job) &&
-        (job->view.state() == v1::JOB_STATE_RENDEZVOUS || job->record.survivors_wait() ||
-         (job->view.state() == v1::JOB_STATE_QUIESCING && !running.ended()));
+    const bool behind = takes_part && running.generation() < job->view.generation() &&
+                        HasKept(*job) &&
+                        (job->view.state() == v1::JOB_STATE_RENDEZVOUS || job->survivors_wait() ||
+                         (job->view.state() == v1::JOB_STATE_QUIESCING && !running.ended()));
     // Processes may leave a host that takes part again.
     const bool leaves = job != nullptr && StopLeaving(*job, node, running);
     if (!takes_part || (job->view.generation() != running.generation() && !behind)) {
@@ -62,7 +62,7 @@ void Generations::OnNodeReturned(Node& node, const v1::Hello& hello) {
       if (job->view.state() == v1::JOB_STATE_RENDEZVOUS && !member->prepared) {
         SendPrepare(*job, *member);
       }
-      if (job->record.survivors_wait()) {
+      if (job->survivors_wait()) {
         proceed_.insert(job->id());
       } else if (job->view.state() == v1::JOB_STATE_QUIESCING) {
         // They compute until they are told, and hold what they hold until they have ended.
@@ -84,15 +84,15 @@ void Generations::OnNodeReturned(Node& node, const v1::Hello& hello) {
       OnEnded(node, fence);
     } else if (job->view.state() == v1::JOB_STATE_RENDEZVOUS) {
       if (!member->prepared) SendPrepare(*job, *member);
-    } else if (job->record.survivors_wait()) {
-      if (job->record.quiesce_asked()) SendQuiesce(*job, *member);
+    } else if (job->survivors_wait()) {
+      if (job->asked_to_quiesce()) SendQuiesce(*job, *member);
       proceed_.insert(job->id());
     } else if (job->view.state() == v1::JOB_STATE_QUIESCING) {
       SendStop(*job, *member, job->stop_grace());
     } else if ((running.running_ranks().empty() && running.exits().empty()) ||
                (!running.started() && HasKept(*job))) {
       SendStart(*job, *member);
-    } else if (job->record.quiesce_asked()) {
+    } else if (job->asked_to_quiesce()) {
       // They are asked anew which of them stand still.
       SendQuiesce(*job, *member);
     }
@@ -143,7 +143,7 @@ void Generations::OnUnnamed(Node& node, const std::set<std::string>& carried) {
     } else if (MayFail(*job) && !all_exited) {
       Fail(*job, v1::FAILURE_CAUSE_NODE_LOST, why, &node, nullptr);
     }
-    if (job->record.survivors_wait()) proceed_.insert(job->id());
+    if (job->survivors_wait()) proceed_.insert(job->id());
     Conclude(*job);
   }
 }
@@ -151,7 +151,7 @@ void Generations::OnUnnamed(Node& node, const std::set<std::string>& carried) {
 // Whether what happens to a rank now would be the generation's first failure.
 bool Generations::MayFail(const Job& job) const {
   if (job.failed() || job.finished()) return false;
-  return job.view.state() == v1::JOB_STATE_RUNNING || job.record.survivors_wait() ||
+  return job.view.state() == v1::JOB_STATE_RUNNING || job.survivors_wait() ||
          (job.view.state() == v1::JOB_STATE_RENDEZVOUS && HasKept(job));
 }
 
@@ -183,7 +183,7 @@ void Generations::OnNodeLost(Node& node, const std::string& why, bool stopped) {
     } else if (MayFail(*job) && !all_exited) {
       Fail(*job, v1::FAILURE_CAUSE_NODE_LOST, why, &node, nullptr);
     }
-    if (job->record.survivors_wait()) proceed_.insert(job->id());
+    if (job->survivors_wait()) proceed_.insert(job->id());
     Conclude(*job);
   }
 }
@@ -220,7 +220,7 @@ void Generations::OnRestored() {
       Abandon(job);
       Requeue(job, "the coordinator restarted");
     } else {
-      if (job.record.survivors_wait() && job.record.quiesce_asked()) {
+      if (job.survivors_wait() && job.asked_to_quiesce()) {
         // The ranks were told how long they have.
         jobs_.SetDeadline(job, context_.now + kQuiesceTimeout);
       }

@@ -100,7 +100,7 @@ void BlockedRanks::OnRankLost(const Job& job, int rank, const std::string& reaso
   board.waiting.Withdraw(rank);
   board.lost[rank] = reason;
   // After the first cause, or once all are told to end, nobody needs the words of each death.
-  const bool all_end = job.view.state() == v1::JOB_STATE_QUIESCING && !job.record.survivors_wait();
+  const bool all_end = job.stopping();
   if (all_end || (job.failed() && job.view.failure().rank() != rank)) {
     board.untold.add_ended(rank);
   } else {

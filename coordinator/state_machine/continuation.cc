@@ -40,9 +40,8 @@ bool Generations::TakesGenerations(const Job& job) const {
   return any;
 }
 
-void Generations::SurvivorsWait(Job& job, const std::string& reason) {
-  job.record.set_survivors_wait(true);
-  jobs_.SetState(job, v1::JOB_STATE_QUIESCING, reason);
+void Generations::SurvivorsWait(Job& job, bool asked, const std::string& reason) {
+  jobs_.SetPhase(job, asked ? JobPhase::kAskedToQuiesce : JobPhase::kSurvivorsWait, reason);
   jobs_.Changed(job);
   blocked_.Tell(job);
   proceed_.insert(job.id());
@@ -50,10 +49,9 @@ void Generations::SurvivorsWait(Job& job, const std::string& reason) {
 
 bool Generations::AskToQuiesce(Job& job, const std::string& reason, bool save) {
   if (job.view.state() != v1::JOB_STATE_RUNNING || !TakesGenerations(job)) return false;
-  job.record.set_quiesce_asked(true);
   job.record.set_save_asked(save);
   job.quiesced.clear();
-  SurvivorsWait(job, reason);
+  SurvivorsWait(job, /*asked=*/true, reason);
   jobs_.SetDeadline(job, context_.now + kQuiesceTimeout);
   context_.Record("QuiesceAsked", job.id(), "", reason);
   for (const Member& member : job.members) SendQuiesce(job, member);
@@ -96,28 +94,26 @@ std::pair<int, int> Generations::StillAndRunning(const Job& job) {
 
 void Generations::Proceed(Job& job) {
   const auto [still, running] = StillAndRunning(job);
-  if (job.view.state() == v1::JOB_STATE_RUNNING && job.record.quiesce_asked() && running > 0 &&
-      still == running && !job.finished()) {
+  if (job.phase() == JobPhase::kFinishing && running > 0 && still == running && !job.finished()) {
     Fail(job, v1::FAILURE_CAUSE_MOVED,
          "a rank finished, and all others stand still for a generation that needs it", nullptr,
          nullptr);
     return;
   }
-  if (job.view.state() != v1::JOB_STATE_QUIESCING || !job.record.survivors_wait()) return;
+  if (!job.survivors_wait()) return;
   for (const Member& member : job.members) {
     // Whether a host whose session broke comes back is known when its lease is over.
     if (!member.ended && nodes_.Find(member.node_id)->session_id == 0) return;
   }
-  if (job.record.quiesce_asked() && !job.failed()) {
+  if (job.asked_to_quiesce() && !job.failed()) {
     const bool one_has_finished =
         std::any_of(job.view.ranks().begin(), job.view.ranks().end(), [](const auto& rank) {
           return rank.state() == v1::RANK_STATE_EXITED && ExitedCleanly(rank.exit());
         });
     if (one_has_finished) {
       // It had come to its end when it was asked, and so have the others, as a rule: those that
-      // stand still do not. `quiesce_asked` remains, since they cannot be asked to go on.
-      job.record.set_survivors_wait(false);
-      jobs_.SetState(job, v1::JOB_STATE_RUNNING, "");
+      // stand still do not.
+      jobs_.SetPhase(job, JobPhase::kFinishing, "");
       jobs_.ClearDeadline(job);
       proceed_.insert(job.id());
       return;
@@ -205,8 +201,6 @@ bool Generations::GoOn(Job& job) {
   }
   const std::string reason = Charge(job);
   EndGeneration(job, "the generation is over, its ranks go on in the next one");
-  job.record.set_survivors_wait(false);
-  job.record.set_quiesce_asked(false);
   context_.Record("GoesOnInProcess", job.id(), "",
                   fmt::format("{} of {} {} on in generation {}; {}", living,
                               Count(result.placement->world_size, "rank"),
@@ -232,7 +226,7 @@ bool Generations::WaitsForFence(Job& job) {
   if (!PlaceAgain(job, nodes_.Present(/*healthy_only=*/true), /*avoided_too=*/true)
            .placement.has_value())
     return false;
-  jobs_.SetState(job, job.view.state(), job.view.failure().message() + "; " + waits);
+  jobs_.SetReason(job, job.view.failure().message() + "; " + waits);
   jobs_.SetDeadline(job, until + kFenceSlack);
   return true;
 }

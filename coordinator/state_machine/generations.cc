@@ -47,7 +47,7 @@ std::string WorldDigest(const v1::World& world) {
 void Generations::Begin(Job& job, const Placement& placement, const Kept& kept) {
   v1::Job& view = job.view;
   const uint64_t previous = view.generation();
-  jobs_.SetState(job, v1::JOB_STATE_ADMITTED, "");
+  jobs_.SetPhase(job, JobPhase::kAdmitted, "");
   view.set_generation(previous + 1);
   view.set_world_size(placement.world_size);
   view.clear_ranks();
@@ -77,8 +77,8 @@ void Generations::Begin(Job& job, const Placement& placement, const Kept& kept) 
   job.world_digest = WorldDigest(*world);
   job.worlds[view.generation()] = std::move(world);
   jobs_.NewGeneration(job, previous);
-  jobs_.SetState(
-      job, v1::JOB_STATE_RENDEZVOUS,
+  jobs_.SetPhase(
+      job, JobPhase::kRendezvous,
       fmt::format("{} on {} {} being prepared", Count(placement.world_size, "rank"),
                   Count(placement.nodes.size(), "node"), placement.world_size == 1 ? "is" : "are"));
   context_.Record(
@@ -224,7 +224,7 @@ void Generations::AnswerNo(Job& job, Node& node, const v1::PrepareResult& result
   context_.Record("PrepareFailed", job.id(), node.id(), message);
   if (HasKept(job)) {
     if (node.draining && !result.bad_command()) {
-      SurvivorsWait(job, message);
+      SurvivorsWait(job, /*asked=*/false, message);
     } else {
       // Started anew the job may get along without this host.
       RecordFailure(job, v1::FAILURE_CAUSE_PREPARE_FAILED, message, &node, nullptr);
@@ -249,7 +249,7 @@ void Generations::AnswerNo(Job& job, Node& node, const v1::PrepareResult& result
       if (other->node_id() != node.id()) request.nodes.push_back(other);
     }
     if (Place(request).placement.has_value()) {
-      jobs_.SetState(job, job.state_in_queue(), "to be placed again without " + message);
+      jobs_.SetPhase(job, job.phase_in_queue(), "to be placed again without " + message);
       return;
     }
   }
@@ -269,7 +269,7 @@ void Generations::Commit(Job& job) {
   }
   job.record.clear_lost_in_rendezvous();
   job.running_since = context_.now;
-  jobs_.SetState(job, v1::JOB_STATE_RUNNING, "");
+  jobs_.SetPhase(job, JobPhase::kRunning, "");
   if (HasKept(job)) jobs_.SetDeadline(job, context_.now + kJoinTimeout);
   context_.Record(
       "GenerationStarted", job.id(), "",
@@ -292,7 +292,7 @@ void Generations::Abandon(Job& job) {
 void Generations::Requeue(Job& job, std::string reason) {
   job.ForgiveNodes();
   jobs_.Changed(job);
-  jobs_.SetState(job, job.state_in_queue(), "to be placed again: " + std::move(reason));
+  jobs_.SetPhase(job, job.phase_in_queue(), "to be placed again: " + std::move(reason));
 }
 
 void Generations::OnRanksStarted(Node& node, const v1::Fence& fence,

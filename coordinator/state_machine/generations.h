@@ -162,7 +162,8 @@ class Generations {
 
   // continuation.cc
   bool HasKept(const Job& job) const;
-  void SurvivorsWait(Job& job, const std::string& reason);
+  // `asked`: the ranks have been asked to stand still.
+  void SurvivorsWait(Job& job, bool asked, const std::string& reason);
   void Proceed(Job& job);
   bool GoOn(Job& job);
   // Places the job as if the resources of its living members were free. `avoided_too`: if nothing
@@ -188,7 +189,7 @@ class Generations {
   void Conclude(Job& job);
   // What Stop() was for: stops.cc. False when it was for nothing, or came too late.
   bool ConcludeStop(Job& job);
-  void Finish(Job& job, v1::JobState state, std::string reason);
+  void Finish(Job& job, JobPhase end, std::string reason);
 
   // finished_ranks.cc: what ends after the job's work was finished.
   void TakeExitAfterFinish(Job& job, const Node& node, const v1::RankExit& exit);

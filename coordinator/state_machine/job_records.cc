@@ -103,10 +103,10 @@ void JobTable::Restore(const std::vector<v1::StateRow>& rows) {
   // Deadlines are this term's own: the steady clock of the last one is gone.
   for (auto& [id, job] : jobs_) {
     job.members_prepared = job.members.size();
-    const v1::JobState state = job.view.state();
+    const JobPhase phase = job.phase();
     if (job.ended()) continue;
     job.view.set_state(v1::JOB_STATE_UNSPECIFIED);
-    SetState(job, state, job.view.reason());
+    Enter(job, phase, job.view.reason());
   }
 }
 

@@ -70,7 +70,7 @@ Job& JobTable::Add(v1::JobSpec spec, std::string request_id) {
   by_sequence_[job.record.submit_sequence()] = id;
   if (!job.record.request_id().empty()) by_request_[job.record.request_id()] = id;
   context_.Record("JobSubmitted", id, "", "submitted");
-  SetState(job, v1::JOB_STATE_QUEUED, "");
+  SetPhase(job, JobPhase::kQueued, "");
   return job;
 }
 
@@ -103,11 +103,26 @@ absl::StatusOr<Job*> JobTable::Lookup(const std::string& text) {
                   matches.size(), matches[0]->id(), matches[1]->id()));
 }
 
-void JobTable::SetState(Job& job, v1::JobState state, std::string reason) {
+void JobTable::SetPhase(Job& job, JobPhase phase, std::string reason) {
+  const JobPhase from = job.phase();
+  if (from != phase && !MayFollow(from, phase)) {
+    const std::string change = fmt::format("job {} goes from phase '{}' to '{}'", job.id(),
+                                           OnDisk(from).name, OnDisk(phase).name);
+    context_.Warn(change + ", which is not foreseen: please report it");
+    if (wrong_change_.empty()) wrong_change_ = change;
+  }
+  Enter(job, phase, std::move(reason));
+}
+
+void JobTable::Enter(Job& job, JobPhase phase, std::string reason) {
+  const PhaseOnDisk& entered = OnDisk(phase);
+  const v1::JobState state = entered.state;
   const bool was_queued = job.queued();
   const bool same_state = job.view.state() == state;
-  if (same_state && job.view.reason() == reason) return;
+  if (job.phase() == phase && job.view.reason() == reason) return;
   job.view.set_state(state);
+  job.record.set_survivors_wait(entered.survivors_wait);
+  job.record.set_quiesce_asked(entered.quiesce_asked);
   job.view.set_reason(std::move(reason));
   Changed(job);
   if (same_state) return;

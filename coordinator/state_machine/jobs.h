@@ -15,6 +15,7 @@
 #include "absl/status/statusor.h"
 #include "coordinator/state_machine/context.h"
 #include "coordinator/state_machine/deadline_index.h"
+#include "coordinator/state_machine/job_phase.h"
 #include "coordinator/state_machine/queue_index.h"
 #include "coordinator/state_machine/run_clock.h"
 #include "coordinator/state_machine/watchers.h"
@@ -91,13 +92,25 @@ struct Job {
   Job() { record.set_progress_step(-1); }
 
   const std::string& id() const { return view.job_id(); }
+  // Changed by JobTable::SetPhase.
+  JobPhase phase() const { return PhaseOf(view.state(), record); }
   bool queued() const {
     return view.state() == v1::JOB_STATE_QUEUED || view.state() == v1::JOB_STATE_WAITING;
   }
-  // WAITING once it has run.
-  v1::JobState state_in_queue() const {
-    return view.has_started_at() ? v1::JOB_STATE_WAITING : v1::JOB_STATE_QUEUED;
+  // kWaiting once it has run.
+  JobPhase phase_in_queue() const {
+    return view.has_started_at() ? JobPhase::kWaiting : JobPhase::kQueued;
   }
+  // QUIESCING, and its ranks are to be the next generation.
+  bool survivors_wait() const {
+    return phase() == JobPhase::kSurvivorsWait || phase() == JobPhase::kAskedToQuiesce;
+  }
+  // The ranks of this generation were asked to stand still, and no Stop was sent since.
+  bool asked_to_quiesce() const {
+    return phase() == JobPhase::kAskedToQuiesce || phase() == JobPhase::kFinishing;
+  }
+  // QUIESCING, and its ranks are told to end.
+  bool stopping() const { return phase() == JobPhase::kStopping; }
   // Has a generation whose members are not all gone.
   bool active() const {
     return view.state() == v1::JOB_STATE_RENDEZVOUS || view.state() == v1::JOB_STATE_RUNNING ||
@@ -169,8 +182,12 @@ class JobTable {
   // By whole id, or by a prefix that only one job has. NOT_FOUND says how many jobs match.
   absl::StatusOr<Job*> Lookup(const std::string& id_or_prefix);
 
-  // Changes state and reason; starts the deadline that the state has, if any.
-  void SetState(Job& job, v1::JobState state, std::string reason);
+  // Changes phase and reason; starts the deadline that the state has, if any. A change that
+  // kPhaseChanges lacks is a fault of the state machine: it is logged, and made.
+  void SetPhase(Job& job, JobPhase phase, std::string reason);
+  void SetReason(Job& job, std::string reason) { SetPhase(job, job.phase(), std::move(reason)); }
+  // The first change that kPhaseChanges lacks; empty: there was none. For tests and invariants.
+  const std::string& wrong_change() const { return wrong_change_; }
   // Instead of the one that the state has.
   void SetDeadline(const Job& job, SteadyNanos at) { deadlines_.Set(job.id(), at); }
   // The one of a stop that is sent now.
@@ -241,6 +258,7 @@ class JobTable {
   static constexpr int kMaxWorldRanks = 200'000;
 
   void Index(const Job& job);
+  void Enter(Job& job, JobPhase phase, std::string reason);
   void DropOldWorlds(Job& job);
   // Into the queue, unless it is held.
   void Enqueue(Job& job);
@@ -270,6 +288,7 @@ class JobTable {
   std::set<std::string> changed_;
   std::set<std::string> progressed_;
   std::set<std::pair<std::string, size_t>> changed_members_;
+  std::string wrong_change_;
 };
 
 std::string_view StateName(v1::JobState state);

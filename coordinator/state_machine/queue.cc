@@ -211,8 +211,7 @@ std::vector<Holder> Queue::Holders() const {
       if (is_new) {
         holder.job_id = job_id;
         holder.until = GoneBy(*job);
-        holder.stopping =
-            job->view.state() == v1::JOB_STATE_QUIESCING && !job->record.survivors_wait();
+        holder.stopping = job->stopping();
         holder.restartable = job->MayRunAgain() && !job->record.cancel_requested();
         holder.priority = job->view.spec().priority();
         holder.since = context_.now - jobs_.run_clock().Used(job->view);
@@ -226,7 +225,7 @@ std::vector<Holder> Queue::Holders() const {
 }
 
 std::optional<SteadyNanos> Queue::GoneBy(const Job& job) const {
-  if (job.view.state() == v1::JOB_STATE_QUIESCING && !job.record.survivors_wait()) {
+  if (job.stopping()) {
     return jobs_.Deadline(job);
   }
   const std::optional<SteadyNanos> end = jobs_.run_clock().End(job.view);

@@ -209,7 +209,7 @@ void Queue::OnWorkerStopping(const Node& node) {
   for (const std::string& job_id : here) {
     Job* const job = jobs_.Find(job_id);
     const Member* const member = job == nullptr ? nullptr : job->FindMember(node.id());
-    if (member == nullptr || member->ended || !job->MayRunAgain() || job->record.quiesce_asked()) {
+    if (member == nullptr || member->ended || !job->MayRunAgain() || job->asked_to_quiesce()) {
       continue;
     }
     const std::string reason =

@@ -74,8 +74,7 @@ void Generations::TakeExit(Job& job, const Node& node, const v1::RankExit& exit)
   status.set_state(v1::RANK_STATE_EXITED);
   *status.mutable_exit() = exit;
   // After the first failure or a cancel every further death is a consequence, whatever its cause.
-  if (job.view.state() == v1::JOB_STATE_QUIESCING && !ExitedCleanly(exit) &&
-      (!job.record.survivors_wait() || job.failed())) {
+  if (!ExitedCleanly(exit) && (job.stopping() || (job.survivors_wait() && job.failed()))) {
     status.mutable_exit()->set_teardown(true);
   }
   // Lines of a consequence tell nothing, and thousands of them are many.
@@ -89,7 +88,7 @@ void Generations::TakeExit(Job& job, const Node& node, const v1::RankExit& exit)
     blocked_.OnRankLost(job, exit.rank(), PeerEndSentence(exit, node.record.name()));
   }
   // A rank that its worker stopped has not finished, however it ended.
-  if (job.record.survivors_wait() || job.record.quiesce_asked()) proceed_.insert(job.id());
+  if (job.survivors_wait() || job.asked_to_quiesce()) proceed_.insert(job.id());
   if (job.finished()) {
     TakeExitAfterFinish(job, node, exit);
     return;
@@ -170,7 +169,7 @@ void Generations::Fail(Job& job, v1::FailureCause cause, std::string message, co
   context_.Record(exit == nullptr ? "NodeFailed" : "RankFailed", job.id(),
                   node == nullptr ? "" : node->id(), message);
   if (TakesGenerations(job) && !job.record.cancel_requested() && MayRestart(job)) {
-    SurvivorsWait(job, message);
+    SurvivorsWait(job, job.asked_to_quiesce(), message);
   } else {
     Quiesce(job, job.kill_grace(), std::move(message));
   }
@@ -180,13 +179,11 @@ void Generations::Fail(Job& job, v1::FailureCause cause, std::string message, co
 void Generations::FailJob(Job& job, v1::FailureCause cause, const std::string& message,
                           const Node* node) {
   RecordFailure(job, cause, message, node, nullptr);
-  Finish(job, v1::JOB_STATE_FAILED, message);
+  Finish(job, JobPhase::kFailed, message);
 }
 
 void Generations::Quiesce(Job& job, std::chrono::nanoseconds grace, std::string reason) {
-  job.record.set_survivors_wait(false);
-  job.record.set_quiesce_asked(false);
-  jobs_.SetState(job, v1::JOB_STATE_QUIESCING, std::move(reason));
+  jobs_.SetPhase(job, JobPhase::kStopping, std::move(reason));
   // Survivors that waited may be stopped for the same reason.
   jobs_.Changed(job);
   jobs_.SetStopDeadline(job);
@@ -221,7 +218,7 @@ void Generations::OnEnded(Node& node, const v1::Fence& fence) {
   for (int i = 0; i < member->rank_count && !job->failed(); ++i) {
     const v1::RankStatus& status = job->view.ranks(member->first_rank + i);
     if (status.state() == v1::RANK_STATE_EXITED) continue;
-    if (job->view.state() == v1::JOB_STATE_QUIESCING && !job->record.survivors_wait()) break;
+    if (job->stopping()) break;
     if (job->finished()) {
       NoteEndAfterFinish(*job, node,
                          fmt::format("{} says that its ranks have ended, but not how rank {} did",
@@ -233,7 +230,7 @@ void Generations::OnEnded(Node& node, const v1::Fence& fence) {
                      node.record.name(), status.assignment().rank()),
          &node, nullptr);
   }
-  if (job->record.survivors_wait()) proceed_.insert(job->id());
+  if (job->survivors_wait()) proceed_.insert(job->id());
   Conclude(*job);
 }
 
@@ -266,8 +263,6 @@ void Generations::EndMember(Job& job, Member& member, End how) {
 void Generations::Conclude(Job& job) {
   if (job.members_alive > 0 || !job.active()) return;
   EndGeneration(job, "the generation has ended");
-  job.record.set_survivors_wait(false);
-  job.record.set_quiesce_asked(false);
   if (ConcludeStop(job)) return;
   const bool may_restart = MayRestart(job);
   if (job.failed() && (!job.record.cancel_requested() || !may_restart)) {
@@ -279,7 +274,7 @@ void Generations::Conclude(Job& job) {
             "{} generations in a row without a step of progress, the last one after: {}",
             job.record.failures_without_progress() + 1, job.view.failure().message()));
       }
-      Finish(job, v1::JOB_STATE_FAILED, job.view.failure().message());
+      Finish(job, JobPhase::kFailed, job.view.failure().message());
       return;
     }
     const std::string reason = Charge(job);
@@ -288,14 +283,14 @@ void Generations::Conclude(Job& job) {
       job.not_before = context_.now + Backoff(job.record.failures_without_progress());
     }
     context_.Record("JobRestarting", job.id(), "", reason);
-    jobs_.SetState(job, v1::JOB_STATE_WAITING, reason);
+    jobs_.SetPhase(job, JobPhase::kWaiting, reason);
     return;
   }
   if (job.record.cancel_requested()) {
-    Finish(job, v1::JOB_STATE_CANCELLED, job.record.cancel_reason());
+    Finish(job, JobPhase::kCancelled, job.record.cancel_reason());
     return;
   }
-  Finish(job, v1::JOB_STATE_SUCCEEDED, EndsAfterFinish(job));
+  Finish(job, JobPhase::kSucceeded, EndsAfterFinish(job));
 }
 
 void Generations::EndGeneration(Job& job, const std::string& why) {
@@ -303,12 +298,12 @@ void Generations::EndGeneration(Job& job, const std::string& why) {
   blocked_.EndGeneration(job);
 }
 
-void Generations::Finish(Job& job, v1::JobState state, std::string reason) {
-  const std::string kind = state == v1::JOB_STATE_SUCCEEDED ? "JobSucceeded"
-                           : state == v1::JOB_STATE_FAILED  ? "JobFailed"
-                                                            : "JobCancelled";
+void Generations::Finish(Job& job, JobPhase end, std::string reason) {
+  const std::string kind = end == JobPhase::kSucceeded ? "JobSucceeded"
+                           : end == JobPhase::kFailed  ? "JobFailed"
+                                                       : "JobCancelled";
   context_.Record(kind, job.id(), "", reason);
-  jobs_.SetState(job, state, std::move(reason));
+  jobs_.SetPhase(job, end, std::move(reason));
 }
 
 void Generations::Cancel(Job& job, bool now, const std::string& reason) {
@@ -324,11 +319,11 @@ void Generations::Cancel(Job& job, bool now, const std::string& reason) {
     jobs_.Changed(job);
   }
   if (job.queued()) {
-    Finish(job, v1::JOB_STATE_CANCELLED, job.record.cancel_reason());
+    Finish(job, JobPhase::kCancelled, job.record.cancel_reason());
   } else if (job.view.state() == v1::JOB_STATE_RENDEZVOUS && !HasKept(job)) {
     Abandon(job);
-    Finish(job, v1::JOB_STATE_CANCELLED, job.record.cancel_reason());
-  } else if (job.view.state() != v1::JOB_STATE_QUIESCING || job.record.survivors_wait()) {
+    Finish(job, JobPhase::kCancelled, job.record.cancel_reason());
+  } else if (!job.stopping()) {
     Quiesce(job, job.stop_grace(), job.record.cancel_reason());
   } else if (now) {
     for (const Member& member : job.members) SendStop(job, member, job.stop_grace());
@@ -367,7 +362,7 @@ void Generations::OnDeadline(Job& job) {
     return;
   }
   if (job.view.state() != v1::JOB_STATE_QUIESCING) return;
-  if (job.record.survivors_wait()) {
+  if (job.survivors_wait()) {
     if (!job.failed()) {
       RecordFailure(job, v1::FAILURE_CAUSE_MOVED,
                     job.view.reason() + "; not all ranks stood still in time", nullptr, nullptr);

@@ -24,7 +24,7 @@ void Generations::Stop(Job& job, v1::StopIntent intent, std::string_view event,
   if (!job.active() || job.record.stop_intent() == v1::STOP_INTENT_TIME_LIMIT) return;
   const v1::JobState state = job.view.state();
   // Moving a job whose ranks are being stopped changes nothing; the end of its time does.
-  const bool stopping = state == v1::JOB_STATE_QUIESCING && !job.record.survivors_wait();
+  const bool stopping = job.stopping();
   if (stopping && intent != v1::STOP_INTENT_TIME_LIMIT) return;
   context_.Record(event, job.id(), node_id, reason);
   job.record.set_stop_intent(intent);
@@ -54,7 +54,7 @@ bool Generations::ConcludeStop(Job& job) {
   if (job.record.cancel_requested() || job.failed()) return false;
   job.record.set_queue_note(reason);
   context_.Record("JobRequeued", job.id(), "", reason);
-  jobs_.SetState(job, job.state_in_queue(), reason);
+  jobs_.SetPhase(job, job.phase_in_queue(), reason);
   return true;
 }
 

@@ -170,6 +170,9 @@ void Rules::Remember(const Job& job, Facts& facts) {
 
 void Rules::CheckJob(const StateMachine& machine, const Job& job) {
   const v1::Job& view = job.view;
+  if (const std::string& wrong = machine.jobs().wrong_change(); !wrong.empty()) {
+    ledger_->Fail(wrong + ", which the table of phases does not have");
+  }
   if (job.queued() && machine.jobs().ReasonOf(job).empty()) {
     ledger_->Fail(job.id() + " waits without a reason");
   }

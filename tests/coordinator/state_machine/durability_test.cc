@@ -284,6 +284,9 @@ TEST_F(DurabilityTest, EveryFieldOfAJobsRecordSurvivesARestart) {
   record.mutable_generation_since();
   record.mutable_queued_since();
   FillScalars(record);
+  // A job in the queue has no ranks that wait.
+  record.set_survivors_wait(false);
+  record.set_quiesce_asked(false);
   v1::StateEvent event;
   event.mutable_wall()->set_seconds(1000);
   event.mutable_restore()->set_term(7);
