@@ -18,53 +18,6 @@ std::string ValueKey(const Job& job, std::string_view kind, std::string_view key
 
 }  // namespace
 
-bool RendezvousStore::Step(const v1::StateEvent& event) {
-  const uint64_t call = event.call_id();
-  switch (event.event_case()) {
-    case v1::StateEvent::kSetValues:
-      Set(call, event.set_values());
-      return true;
-    case v1::StateEvent::kGetValues:
-      Get(call, event.get_values(), Waiter::Kind::kGet);
-      return true;
-    case v1::StateEvent::kWaitKeys:
-      Get(call, event.wait_keys(), Waiter::Kind::kWait);
-      return true;
-    case v1::StateEvent::kAddValue:
-      AddTo(call, event.add_value());
-      return true;
-    case v1::StateEvent::kCompareSetValue:
-      CompareSet(call, event.compare_set_value());
-      return true;
-    case v1::StateEvent::kAppendValue:
-      Append(call, event.append_value());
-      return true;
-    case v1::StateEvent::kDeleteKey:
-      Delete(call, event.delete_key());
-      return true;
-    case v1::StateEvent::kCountKeys:
-      CountKeys(call, event.count_keys());
-      return true;
-    case v1::StateEvent::kEnterBarrier:
-      Enter(call, event.enter_barrier());
-      return true;
-    case v1::StateEvent::kPublishUniqueId:
-      Publish(call, event.publish_unique_id());
-      return true;
-    case v1::StateEvent::kAwaitUniqueId:
-      AwaitId(call, event.await_unique_id());
-      return true;
-    case v1::StateEvent::kRegisterGroup:
-      Register(call, event.register_group());
-      return true;
-    case v1::StateEvent::kGetWorld:
-      World(call, event.get_world());
-      return true;
-    default:
-      return false;
-  }
-}
-
 Job* RendezvousStore::Admit(uint64_t call_id, const v1::Fence& fence, int rank) {
   Job* job = jobs_.Find(fence.job_id());
   const Node* node = nullptr;
@@ -289,7 +242,7 @@ void RendezvousStore::Set(uint64_t call_id, const v1::SetValuesRequest& request)
 }
 
 template <typename Request>
-void RendezvousStore::Get(uint64_t call_id, const Request& request, Waiter::Kind kind) {
+void RendezvousStore::AwaitKeys(uint64_t call_id, const Request& request, Waiter::Kind kind) {
   Job* job = Admit(call_id, request.fence());
   if (job == nullptr) return;
   Wait(call_id, *job,
@@ -297,6 +250,14 @@ void RendezvousStore::Get(uint64_t call_id, const Request& request, Waiter::Kind
               job->id(),
               {request.keys().begin(), request.keys().end()},
               FromProto(request.timeout())});
+}
+
+void RendezvousStore::Get(uint64_t call_id, const v1::GetValuesRequest& request) {
+  AwaitKeys(call_id, request, Waiter::Kind::kGet);
+}
+
+void RendezvousStore::WaitForKeys(uint64_t call_id, const v1::WaitKeysRequest& request) {
+  AwaitKeys(call_id, request, Waiter::Kind::kWait);
 }
 
 void RendezvousStore::AddTo(uint64_t call_id, const v1::AddValueRequest& request) {

@@ -146,6 +146,7 @@ void StateMachine::Dispatch(const v1::StateEvent& event) {
     }
     return;
   }
+  // Without a default: the compiler names an event that is not here.
   switch (event.event_case()) {
     case v1::StateEvent::kSessionMessage:
       OnSessionMessage(event.session_message());
@@ -206,6 +207,45 @@ void StateMachine::Dispatch(const v1::StateEvent& event) {
     case v1::StateEvent::kUploadFlightRecord:
       parts_->flight_records.Upload(call, event.upload_flight_record());
       break;
+    case v1::StateEvent::kSetValues:
+      parts_->store.Set(call, event.set_values());
+      break;
+    case v1::StateEvent::kGetValues:
+      parts_->store.Get(call, event.get_values());
+      break;
+    case v1::StateEvent::kWaitKeys:
+      parts_->store.WaitForKeys(call, event.wait_keys());
+      break;
+    case v1::StateEvent::kAddValue:
+      parts_->store.AddTo(call, event.add_value());
+      break;
+    case v1::StateEvent::kCompareSetValue:
+      parts_->store.CompareSet(call, event.compare_set_value());
+      break;
+    case v1::StateEvent::kAppendValue:
+      parts_->store.Append(call, event.append_value());
+      break;
+    case v1::StateEvent::kDeleteKey:
+      parts_->store.Delete(call, event.delete_key());
+      break;
+    case v1::StateEvent::kCountKeys:
+      parts_->store.CountKeys(call, event.count_keys());
+      break;
+    case v1::StateEvent::kEnterBarrier:
+      parts_->store.Enter(call, event.enter_barrier());
+      break;
+    case v1::StateEvent::kPublishUniqueId:
+      parts_->store.Publish(call, event.publish_unique_id());
+      break;
+    case v1::StateEvent::kAwaitUniqueId:
+      parts_->store.AwaitId(call, event.await_unique_id());
+      break;
+    case v1::StateEvent::kRegisterGroup:
+      parts_->store.Register(call, event.register_group());
+      break;
+    case v1::StateEvent::kGetWorld:
+      parts_->store.World(call, event.get_world());
+      break;
     case v1::StateEvent::kCommitCheckpoint:
       parts_->checkpoints.Commit(call, event.commit_checkpoint());
       break;
@@ -224,9 +264,6 @@ void StateMachine::Dispatch(const v1::StateEvent& event) {
     case v1::StateEvent::kTick:
     case v1::StateEvent::kRestore:
     case v1::StateEvent::EVENT_NOT_SET:
-      break;
-    default:
-      parts_->store.Step(event);
       break;
   }
 }
