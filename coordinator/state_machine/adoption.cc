@@ -117,7 +117,8 @@ void Generations::TakeOver(Job& job, Member& member, Node& node,
   }
   OnRanksJoined(node, fence, running.joined());
   jobs_.Changed(job, member);
-  blocked_.OnNodeReturned(job, node);
+  blocked_.OnNodeReturned(job);
+  peers_.OnNodeReturned(job, node);
 }
 
 // Generations that the node should run and does not name.

@@ -4,7 +4,6 @@
 #include <algorithm>
 
 #include "coordinator/state_machine/generations.h"
-#include "core/job_spec.h"
 #include "core/proto_time.h"
 #include "core/rank_exit.h"
 
@@ -43,7 +42,7 @@ bool Generations::TakesGenerations(const Job& job) const {
 void Generations::SurvivorsWait(Job& job, bool asked, const std::string& reason) {
   jobs_.SetPhase(job, asked ? JobPhase::kAskedToQuiesce : JobPhase::kSurvivorsWait, reason);
   jobs_.Changed(job);
-  blocked_.Tell(job);
+  peers_.Tell(job);
   proceed_.insert(job.id());
 }
 
@@ -253,43 +252,6 @@ void Generations::OnHung(Job& job, int rank, const std::string& message) {
   job.view.mutable_failure()->set_rank(rank);
   context_.Record("RankHung", job.id(), node == nullptr ? "" : node->id(), message);
   Quiesce(job, job.kill_grace(), message);
-}
-
-void Generations::GrowAll() {
-  // The list may have thousands of nodes, so it is only made once a job could grow.
-  std::optional<std::vector<const v1::Node*>> roomy;
-  const std::set<std::string> jobs = jobs_.elastic();
-  for (const std::string& job_id : jobs) {
-    Job& job = *jobs_.Find(job_id);
-    const v1::Growth growth = job.view.spec().growth();
-    if (growth == v1::GROWTH_NEVER || job.members.size() >= MaxNodes(job.view.spec())) continue;
-    if (growth != v1::GROWTH_AT_ONCE) {
-      if (!job.record.may_grow()) continue;
-      job.record.set_may_grow(false);
-      jobs_.Changed(job);
-    }
-    // To place all elastic jobs whenever something ends would be quadratic.
-    if (!roomy.has_value()) {
-      roomy = nodes_.Present(/*healthy_only=*/true);
-      std::erase_if(*roomy, [](const v1::Node* node) {
-        return node->slots_used() >= node->resources().slots();
-      });
-    }
-    const bool has_room = std::any_of(roomy->begin(), roomy->end(), [&](const v1::Node* node) {
-      return !job.member_by_node.contains(node->node_id());
-    });
-    if (!has_room) continue;
-    std::string waits;
-    const std::vector<const v1::Node*> nodes = Candidates(job, &waits);
-    const PlacementResult result = PlaceAgain(job, nodes, /*avoided_too=*/false);
-    if (!result.placement.has_value() || result.placement->world_size <= job.view.world_size()) {
-      continue;
-    }
-    AskToQuiesce(job,
-                 fmt::format("grows from {} to {} ranks", job.view.world_size(),
-                             result.placement->world_size),
-                 /*save=*/false);
-  }
 }
 
 }  // namespace meshrun::coordinator

@@ -24,8 +24,8 @@
 // time, unless the job's writes are fenced.
 //
 // generations.cc has the start, recovery.cc failures and the end, restart_budget.cc what they cost,
-// continuation.cc the generations that go on in process, finished_ranks.cc those whose work is
-// finished, leaving.cc what leaves, adoption.cc returning nodes and restarts.
+// continuation.cc the generations that go on in process, growth.cc when a job asks for that, to
+// get more nodes, finished_ranks.cc generations whose work is finished, leaving.cc what leaves, adoption.cc returning nodes and restarts.
 #pragma once
 
 #include <map>
@@ -41,6 +41,7 @@
 #include "coordinator/state_machine/hangs.h"
 #include "coordinator/state_machine/jobs.h"
 #include "coordinator/state_machine/nodes.h"
+#include "coordinator/state_machine/peer_news.h"
 #include "coordinator/state_machine/placement.h"
 #include "coordinator/state_machine/rendezvous_store.h"
 
@@ -55,8 +56,13 @@ std::string WorldDigest(const v1::World& world);
 class Generations {
  public:
   Generations(Context& context, NodeTable& nodes, JobTable& jobs, RendezvousStore& store,
-              BlockedRanks& blocked)
-      : context_(context), nodes_(nodes), jobs_(jobs), store_(store), blocked_(blocked) {}
+              BlockedRanks& blocked, PeerNews& peers)
+      : context_(context),
+        nodes_(nodes),
+        jobs_(jobs),
+        store_(store),
+        blocked_(blocked),
+        peers_(peers) {}
 
   // Phase one of the next generation, with processes of its own.
   void Begin(Job& job, const Placement& placement) { Begin(job, placement, {}); }
@@ -64,6 +70,10 @@ class Generations {
   // The healthy nodes that the job's next generation may use now. If it may use more nodes later,
   // `*waits` says what the job waits for; otherwise `*waits` is empty.
   std::vector<const v1::Node*> Candidates(const Job& job, std::string* waits) const;
+
+  // Places the job as if the resources of its living members were free. `avoided_too`: if nothing
+  // else fits, nodes that the job avoids are used too.
+  PlacementResult PlaceAgain(Job& job, std::vector<const v1::Node*> nodes, bool avoided_too);
 
   // Messages of a node's session, with their fences. Messages of another generation are logged and
   // ignored.
@@ -121,10 +131,6 @@ class Generations {
   void OnRestored();
   // At the end of a batch: jobs whose survivors wait go on where they can.
   void ProceedAll();
-  // Called at the end of a batch, if the whole queue was looked at and no job waits for existing
-  // nodes. Running jobs that can get more nodes ask their ranks to stand still, so that the jobs
-  // can grow.
-  void GrowAll();
 
  private:
   struct Target {
@@ -166,9 +172,6 @@ class Generations {
   void SurvivorsWait(Job& job, bool asked, const std::string& reason);
   void Proceed(Job& job);
   bool GoOn(Job& job);
-  // Places the job as if the resources of its living members were free. `avoided_too`: if nothing
-  // else fits, nodes that the job avoids are used too.
-  PlacementResult PlaceAgain(Job& job, std::vector<const v1::Node*> nodes, bool avoided_too);
   bool WaitsForFence(Job& job);
   // How many ranks stand still for the next generation, of how many that run.
   static std::pair<int, int> StillAndRunning(const Job& job);
@@ -227,6 +230,7 @@ class Generations {
   JobTable& jobs_;
   RendezvousStore& store_;
   BlockedRanks& blocked_;
+  PeerNews& peers_;
   // (job, node) of those that were told to end.
   DeadlineIndex<std::pair<std::string, std::string>> leaving_deadlines_;
   // Jobs whose survivors wait, and of which something has changed.

@@ -84,8 +84,10 @@ void Generations::TakeExit(Job& job, const Node& node, const v1::RankExit& exit)
   store_.OnRankGone(job, exit.rank(), text);
   if (ExitedCleanly(exit)) {
     blocked_.OnRankLeft(job, exit.rank());
+    peers_.OnRankLeft(job, exit.rank());
   } else {
-    blocked_.OnRankLost(job, exit.rank(), PeerEndSentence(exit, node.record.name()));
+    blocked_.OnRankLost(job, exit.rank());
+    peers_.OnRankLost(job, exit.rank(), PeerEndSentence(exit, node.record.name()));
   }
   // A rank that its worker stopped has not finished, however it ended.
   if (job.survivors_wait() || job.asked_to_quiesce()) proceed_.insert(job.id());
@@ -187,7 +189,7 @@ void Generations::Quiesce(Job& job, std::chrono::nanoseconds grace, std::string 
   // Survivors that waited may be stopped for the same reason.
   jobs_.Changed(job);
   jobs_.SetStopDeadline(job);
-  blocked_.Tell(job);
+  peers_.Tell(job);
   for (const Member& member : job.members) SendStop(job, member, grace);
 }
 
@@ -246,8 +248,9 @@ void Generations::EndMember(Job& job, Member& member, End how) {
     status.set_end(fmt::format("lost with {}", status.node_name()));
     store_.OnRankGone(job, member.first_rank + i,
                       fmt::format("rank {} was {}", member.first_rank + i, status.end()));
-    blocked_.OnRankLost(job, member.first_rank + i,
-                        fmt::format("its host {} was lost", status.node_name()));
+    blocked_.OnRankLost(job, member.first_rank + i);
+    peers_.OnRankLost(job, member.first_rank + i,
+                      fmt::format("its host {} was lost", status.node_name()));
   }
   if ((how == End::kLost && !all_exited) || how == End::kTold || how == End::kStuck) {
     Leave(job, member, how);
@@ -296,6 +299,7 @@ void Generations::Conclude(Job& job) {
 void Generations::EndGeneration(Job& job, const std::string& why) {
   store_.EndGeneration(job, why);
   blocked_.EndGeneration(job);
+  peers_.EndGeneration(job);
 }
 
 void Generations::Finish(Job& job, JobPhase end, std::string reason) {

@@ -44,9 +44,9 @@ Actions StateMachine::Step(const v1::StateEvent& event) {
     bool looked = parts_->queue.PlaceJobs();
     // Jobs that made room without having run have given their nodes back at once.
     if (context.placement_due) looked |= parts_->queue.PlaceJobs();
-    if (looked && !parts_->queue.WaitsForNodes()) parts_->generations.GrowAll();
+    if (looked && !parts_->queue.WaitsForNodes()) parts_->growth.GrowAll();
     AnswerSubmitted();
-    parts_->blocked.TellAll();
+    parts_->peers.TellAll();
     parts_->nodes.WriteChanged();
     parts_->jobs.WriteChanged();
   }
@@ -57,7 +57,7 @@ std::optional<SteadyNanos> StateMachine::NextDeadline() const {
   std::optional<SteadyNanos> next;
   for (const auto& deadline :
        {parts_->nodes.NextDeadline(), parts_->jobs.NextDeadline(), parts_->store.NextDeadline(),
-        parts_->blocked.NextDeadline(), parts_->hangs.NextDeadline(),
+        parts_->blocked.NextDeadline(), parts_->peers.NextDeadline(), parts_->hangs.NextDeadline(),
         parts_->generations.NextDeadline(), parts_->flight_records.NextDeadline(),
         parts_->queue.NextDeadline(), parts_->jobs.NextTelling()}) {
     if (deadline.has_value() && (!next.has_value() || *deadline < *next)) next = deadline;

@@ -20,6 +20,8 @@
 //   generations.*, stops.cc             start, stop, restart (generations.h lists its other files)
 //   rendezvous_store.*, barriers.cc, checkpoint_commits.*
 //                                       what ranks tell each other
+//   growth.*                            which running job gets more nodes
+//   peer_news.*                         which losses all ranks are told of
 //   blocked_ranks.*, hangs.*, stragglers.*, flight_records.*
 //                                       which ranks wait, stand still or are slow
 #pragma once
@@ -32,6 +34,7 @@
 #include "coordinator/state_machine/context.h"
 #include "coordinator/state_machine/flight_records.h"
 #include "coordinator/state_machine/generations.h"
+#include "coordinator/state_machine/growth.h"
 #include "coordinator/state_machine/hangs.h"
 #include "coordinator/state_machine/jobs.h"
 #include "coordinator/state_machine/nodes.h"
@@ -60,10 +63,12 @@ class StateMachine {
     NodeTable nodes{context};
     JobTable jobs{context};
     RendezvousStore store{context, nodes, jobs};
-    BlockedRanks blocked{context, nodes, jobs};
+    PeerNews peers{context, nodes, jobs};
+    BlockedRanks blocked{context, nodes, jobs, peers};
     CheckpointCommits checkpoints{context, jobs, store};
     FlightRecords flight_records{context, nodes, jobs};
-    Generations generations{context, nodes, jobs, store, blocked};
+    Generations generations{context, nodes, jobs, store, blocked, peers};
+    Growth growth{nodes, jobs, generations};
     Hangs hangs{context, nodes, jobs, blocked};
     Stragglers stragglers{context, jobs};
     Queue queue{context, nodes, jobs, generations};
