@@ -37,8 +37,8 @@ void Growth::GrowAll() {
     });
     if (!has_room) continue;
     std::string waits;
-    const std::vector<const v1::Node*> nodes = generations_.Candidates(job, &waits);
-    const PlacementResult result = generations_.PlaceAgain(job, nodes, /*avoided_too=*/false);
+    const std::vector<const v1::Node*> nodes = departures_.Candidates(job, &waits);
+    const PlacementResult result = continuation_.PlaceAgain(job, nodes, /*avoided_too=*/false);
     if (!result.placement.has_value() || result.placement->world_size <= job.view.world_size()) {
       continue;
     }

@@ -2,6 +2,8 @@
 // still, and the next generation takes these nodes too. JobSpec.growth says when.
 #pragma once
 
+#include "coordinator/state_machine/continuation.h"
+#include "coordinator/state_machine/departures.h"
 #include "coordinator/state_machine/generations.h"
 #include "coordinator/state_machine/jobs.h"
 #include "coordinator/state_machine/nodes.h"
@@ -10,8 +12,13 @@ namespace meshrun::coordinator {
 
 class Growth {
  public:
-  Growth(NodeTable& nodes, JobTable& jobs, Generations& generations)
-      : nodes_(nodes), jobs_(jobs), generations_(generations) {}
+  Growth(NodeTable& nodes, JobTable& jobs, const Departures& departures, Continuation& continuation,
+         Generations& generations)
+      : nodes_(nodes),
+        jobs_(jobs),
+        departures_(departures),
+        continuation_(continuation),
+        generations_(generations) {}
 
   // Called at the end of a batch, if the whole queue was looked at and no job waits for existing
   // nodes.
@@ -20,6 +27,8 @@ class Growth {
  private:
   NodeTable& nodes_;
   JobTable& jobs_;
+  const Departures& departures_;
+  Continuation& continuation_;
   Generations& generations_;
 };
 

@@ -36,8 +36,13 @@ bool EnoughIsFree(const PlacementRequest& request) {
 
 }  // namespace
 
-Queue::Queue(Context& context, NodeTable& nodes, JobTable& jobs, Generations& generations)
-    : context_(context), nodes_(nodes), jobs_(jobs), generations_(generations) {
+Queue::Queue(Context& context, NodeTable& nodes, JobTable& jobs, Departures& departures,
+             Generations& generations)
+    : context_(context),
+      nodes_(nodes),
+      jobs_(jobs),
+      departures_(departures),
+      generations_(generations) {
   jobs_.reason_of = [this](const Job& job) { return ReasonOf(job); };
 }
 
@@ -115,7 +120,7 @@ bool Queue::StartOrWait(const QueueIndex::Entry& entry) {
   PlacementResult result = TryPlace(request);
   if (!result.placement.has_value() && !job.record.avoided_nodes().empty() && waits.empty()) {
     // No other node can take the job, and the reason why this one could not prepare may be gone.
-    request.nodes = generations_.Candidates(job, &waits);
+    request.nodes = departures_.Candidates(job, &waits);
     result = TryPlace(request);
   }
   if (result.placement.has_value()) {
@@ -187,7 +192,7 @@ void Queue::MakeRoom(const PlacementRequest& request, const Job& job) {
 
 PlacementRequest Queue::RequestOf(const Job& job, std::string* waits) const {
   PlacementRequest request{job.view.spec(), {}, {}};
-  for (const v1::Node* node : generations_.Candidates(job, waits)) {
+  for (const v1::Node* node : departures_.Candidates(job, waits)) {
     if (!job.Avoids(node->node_id())) request.nodes.push_back(node);
   }
   for (const Member& member : job.members) request.previous.push_back(member.node_id);

@@ -170,7 +170,7 @@ void Queue::RemoveNode(uint64_t call_id, const v1::RemoveNodeRequest& request) {
             "good, say so with --gone",
             node.record.name(), *node.jobs.begin(), until)));
   }
-  generations_.OnNodeForgotten(node);
+  departures_.OnNodeForgotten(node);
   v1::RemoveNodeResponse response;
   *response.mutable_node() = node.record;
   drains_.Clear(node.id());

@@ -170,7 +170,8 @@ void Generations::Fail(Job& job, v1::FailureCause cause, std::string message, co
   RecordFailure(job, cause, message, node, exit);
   context_.Record(exit == nullptr ? "NodeFailed" : "RankFailed", job.id(),
                   node == nullptr ? "" : node->id(), message);
-  if (TakesGenerations(job) && !job.record.cancel_requested() && MayRestart(job)) {
+  if (TakesGenerations(job) && !job.record.cancel_requested() &&
+      RestartBudget(job, context_.now).MayRestart()) {
     SurvivorsWait(job, job.asked_to_quiesce(), message);
   } else {
     Quiesce(job, job.kill_grace(), std::move(message));
@@ -190,19 +191,19 @@ void Generations::Quiesce(Job& job, std::chrono::nanoseconds grace, std::string 
   jobs_.Changed(job);
   jobs_.SetStopDeadline(job);
   peers_.Tell(job);
-  for (const Member& member : job.members) SendStop(job, member, grace);
+  for (const Member& member : job.members) commands_.Stop(job, member, grace);
 }
 
 void Generations::OnEnded(Node& node, const v1::Fence& fence) {
-  SendForget(fence.job_id(), fence.generation(), node);
+  commands_.Forget(fence.job_id(), fence.generation(), node);
   const size_t strays = std::erase_if(node.strays, [&](const auto& stray) {
     return stray.first == fence.job_id() && stray.second <= fence.generation();
   });
   if (strays > 0) {
-    UpdateDrainReason(node);
+    departures_.UpdateDrainReason(node);
     return;
   }
-  if (OnLeavingEnded(node, fence)) {
+  if (departures_.OnEnded(node, fence)) {
     const Job* known = jobs_.Find(fence.job_id());
     if (fence.generation() != known->view.generation()) return;
     const auto place = known->member_by_node.find(node.id());
@@ -210,13 +211,13 @@ void Generations::OnEnded(Node& node, const v1::Fence& fence) {
   }
   const auto [job, member] = Resolve(node, fence, "GenerationEnded");
   if (job == nullptr) return;
-  if (job->view.state() == v1::JOB_STATE_RENDEZVOUS && !HasKept(*job)) {
+  if (job->view.state() == v1::JOB_STATE_RENDEZVOUS && !HasSurvivors(*job)) {
     v1::PrepareResult gave_up;
     gave_up.set_error("gave the generation up before its start");
     OnPrepareResult(node, fence, gave_up);
     return;
   }
-  EndMember(*job, *member, End::kEnded);
+  EndMember(*job, *member, MemberEnd::kEnded);
   for (int i = 0; i < member->rank_count && !job->failed(); ++i) {
     const v1::RankStatus& status = job->view.ranks(member->first_rank + i);
     if (status.state() == v1::RANK_STATE_EXITED) continue;
@@ -236,14 +237,14 @@ void Generations::OnEnded(Node& node, const v1::Fence& fence) {
   Conclude(*job);
 }
 
-void Generations::EndMember(Job& job, Member& member, End how) {
+void Generations::EndMember(Job& job, Member& member, MemberEnd how) {
   if (member.ended) return;
   bool all_exited = true;
   for (int i = 0; i < member.rank_count; ++i) {
     v1::RankStatus& status = *job.view.mutable_ranks(member.first_rank + i);
     if (status.state() == v1::RANK_STATE_EXITED) continue;
     all_exited = false;
-    if (how == End::kEnded) continue;
+    if (how == MemberEnd::kEnded) continue;
     status.set_state(v1::RANK_STATE_LOST);
     status.set_end(fmt::format("lost with {}", status.node_name()));
     store_.OnRankGone(job, member.first_rank + i,
@@ -252,8 +253,9 @@ void Generations::EndMember(Job& job, Member& member, End how) {
     peers_.OnRankLost(job, member.first_rank + i,
                       fmt::format("its host {} was lost", status.node_name()));
   }
-  if ((how == End::kLost && !all_exited) || how == End::kTold || how == End::kStuck) {
-    Leave(job, member, how);
+  if ((how == MemberEnd::kLost && !all_exited) || how == MemberEnd::kToldToEnd ||
+      how == MemberEnd::kStuck) {
+    departures_.Leave(job, member, how);
   } else if (Node* node = nodes_.Find(member.node_id); node != nullptr) {
     nodes_.Release(*node, job.id(), member.slots, member.memory_bytes, member.gpus);
   }
@@ -267,10 +269,11 @@ void Generations::Conclude(Job& job) {
   if (job.members_alive > 0 || !job.active()) return;
   EndGeneration(job, "the generation has ended");
   if (ConcludeStop(job)) return;
-  const bool may_restart = MayRestart(job);
+  RestartBudget budget(job, context_.now);
+  const bool may_restart = budget.MayRestart();
   if (job.failed() && (!job.record.cancel_requested() || !may_restart)) {
     if (!may_restart) {
-      if (!job.finished() && LacksProgress(job) &&
+      if (!job.finished() && budget.LacksProgress() &&
           job.view.restarts_charged() < job.view.spec().max_restarts()) {
         job.view.mutable_failure()->set_cause(v1::FAILURE_CAUSE_NO_PROGRESS);
         job.view.mutable_failure()->set_message(fmt::format(
@@ -280,7 +283,7 @@ void Generations::Conclude(Job& job) {
       Finish(job, JobPhase::kFailed, job.view.failure().message());
       return;
     }
-    const std::string reason = Charge(job);
+    const std::string reason = budget.Charge();
     // The job itself fails, not what it runs on.
     if (job.view.failure().has_exit()) {
       job.not_before = context_.now + Backoff(job.record.failures_without_progress());
@@ -324,13 +327,13 @@ void Generations::Cancel(Job& job, bool now, const std::string& reason) {
   }
   if (job.queued()) {
     Finish(job, JobPhase::kCancelled, job.record.cancel_reason());
-  } else if (job.view.state() == v1::JOB_STATE_RENDEZVOUS && !HasKept(job)) {
+  } else if (job.view.state() == v1::JOB_STATE_RENDEZVOUS && !HasSurvivors(job)) {
     Abandon(job);
     Finish(job, JobPhase::kCancelled, job.record.cancel_reason());
   } else if (!job.stopping()) {
     Quiesce(job, job.stop_grace(), job.record.cancel_reason());
   } else if (now) {
-    for (const Member& member : job.members) SendStop(job, member, job.stop_grace());
+    for (const Member& member : job.members) commands_.Stop(job, member, job.stop_grace());
     jobs_.ShortenStop(job, job.stop_grace());
   }
 }
@@ -381,9 +384,9 @@ void Generations::OnDeadline(Job& job) {
         "MemberStuck", job.id(), node.id(),
         fmt::format("{} did not say that its ranks ended; it is told to kill and forget them",
                     node.record.name()));
-    SendForget(job.id(), job.view.generation(), node);
+    commands_.Forget(job.id(), job.view.generation(), node);
     // A host that is not connected may not have heard of the stop: its ranks may compute.
-    EndMember(job, member, node.session_id == 0 ? End::kLost : End::kStuck);
+    EndMember(job, member, node.session_id == 0 ? MemberEnd::kLost : MemberEnd::kStuck);
   }
   Conclude(job);
 }

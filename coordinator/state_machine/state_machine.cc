@@ -58,7 +58,7 @@ std::optional<SteadyNanos> StateMachine::NextDeadline() const {
   for (const auto& deadline :
        {parts_->nodes.NextDeadline(), parts_->jobs.NextDeadline(), parts_->store.NextDeadline(),
         parts_->blocked.NextDeadline(), parts_->peers.NextDeadline(), parts_->hangs.NextDeadline(),
-        parts_->generations.NextDeadline(), parts_->flight_records.NextDeadline(),
+        parts_->departures.NextDeadline(), parts_->flight_records.NextDeadline(),
         parts_->queue.NextDeadline(), parts_->jobs.NextTelling()}) {
     if (deadline.has_value() && (!next.has_value() || *deadline < *next)) next = deadline;
   }
@@ -114,7 +114,7 @@ void StateMachine::ExpireDue(SteadyNanos previous) {
                              FormatDuration(context.now - previous)));
     parts_->nodes.PostponeLeases();
     parts_->jobs.PostponeDeadlines();
-    parts_->generations.PostponeLeaving();
+    parts_->departures.Postpone();
     parts_->hangs.Postpone();
   }
   const auto due = NextDeadline();
@@ -124,9 +124,9 @@ void StateMachine::ExpireDue(SteadyNanos previous) {
         *node, fmt::format("{} is lost: {}", node->record.name(), node->lost_because),
         /*stopped=*/false);
   }
-  while (Node* node = parts_->nodes.NextFenced()) parts_->generations.OnNodeFenced(*node);
+  while (Node* node = parts_->nodes.NextFenced()) parts_->departures.OnNodeFenced(*node);
   while (Job* job = parts_->jobs.PopDue()) parts_->generations.OnDeadline(*job);
-  parts_->generations.ExpireLeaving();
+  parts_->departures.ExpireDue();
   parts_->queue.ExpireDue();
   parts_->store.ExpireDue();
   parts_->blocked.ExpireDue();
@@ -425,7 +425,7 @@ void StateMachine::Submit(uint64_t call_id, const v1::SubmitJobRequest& request)
 void StateMachine::ForgetNodes() {
   while (Node* node = parts_->nodes.NextForgotten()) {
     const SteadyNanos age = FromProto(parts_->context.retention.lost_node_age());
-    parts_->generations.OnNodeForgotten(*node);
+    parts_->departures.OnNodeForgotten(*node);
     parts_->nodes.Remove(*node, "lost for " + FormatDuration(age));
   }
 }

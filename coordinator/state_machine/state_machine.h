@@ -20,6 +20,7 @@
 //   generations.*, stops.cc             start, stop, restart (generations.h lists its other files)
 //   rendezvous_store.*, barriers.cc, checkpoint_commits.*
 //                                       what ranks tell each other
+//   departures.*                        hosts whose processes may not be gone
 //   growth.*                            which running job gets more nodes
 //   peer_news.*                         which losses all ranks are told of
 //   blocked_ranks.*, hangs.*, stragglers.*, flight_records.*
@@ -32,6 +33,8 @@
 #include "coordinator/state_machine/actions.h"
 #include "coordinator/state_machine/checkpoint_commits.h"
 #include "coordinator/state_machine/context.h"
+#include "coordinator/state_machine/continuation.h"
+#include "coordinator/state_machine/departures.h"
 #include "coordinator/state_machine/flight_records.h"
 #include "coordinator/state_machine/generations.h"
 #include "coordinator/state_machine/growth.h"
@@ -67,11 +70,13 @@ class StateMachine {
     BlockedRanks blocked{context, nodes, jobs, peers};
     CheckpointCommits checkpoints{context, jobs, store};
     FlightRecords flight_records{context, nodes, jobs};
-    Generations generations{context, nodes, jobs, store, blocked, peers};
-    Growth growth{nodes, jobs, generations};
+    Departures departures{context, nodes, jobs};
+    Continuation continuation{context, nodes, jobs, departures};
+    Generations generations{context, nodes, jobs, store, blocked, peers, departures, continuation};
+    Growth growth{nodes, jobs, departures, continuation, generations};
     Hangs hangs{context, nodes, jobs, blocked};
     Stragglers stragglers{context, jobs};
-    Queue queue{context, nodes, jobs, generations};
+    Queue queue{context, nodes, jobs, departures, generations};
     // Submitted in this batch: answered at its end, when it is known whether they wait.
     std::vector<std::pair<uint64_t, std::string>> submitted;
   };

@@ -30,7 +30,7 @@ void Generations::Stop(Job& job, v1::StopIntent intent, std::string_view event,
   job.record.set_stop_intent(intent);
   job.record.set_stop_reason(reason);
   jobs_.Changed(job);
-  if (state == v1::JOB_STATE_RENDEZVOUS && !HasKept(job)) {
+  if (state == v1::JOB_STATE_RENDEZVOUS && !HasSurvivors(job)) {
     Abandon(job);
     ConcludeStop(job);
   } else if (!stopping) {
