@@ -4,6 +4,10 @@
 // call that waits is answered later: when what it waits for is there, at its deadline, or when the
 // generation ends. A repeated mutating call with the same request_id gets the recorded answer of
 // the first.
+//
+// rendezvous_store.cc has what all share: who may call, and the answers that are kept. Then there
+// are store_values.cc, store_groups.cc with unique ids, store_waiters.cc for the calls that wait
+// for either, and barriers.cc.
 #pragma once
 
 #include <deque>
@@ -104,6 +108,8 @@ class RendezvousStore {
   };
 
   Generation& Of(const Job& job);
+  // Of the row of a value (kind "k") or of a unique id (kind "u").
+  static std::string RowKey(const Job& job, std::string_view kind, std::string_view key);
   // Answers a repeated call; false when it is new.
   template <typename Response>
   bool Repeat(uint64_t call_id, const Job& job, std::string_view method,

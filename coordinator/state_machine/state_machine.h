@@ -18,7 +18,7 @@
 //                                       which job starts when
 //   placement.*                         on which nodes
 //   generations.*, stops.cc             start, stop, restart (generations.h lists its other files)
-//   rendezvous_store.*, barriers.cc, checkpoint_commits.*
+//   rendezvous_store.*, store_*.cc, barriers.cc, checkpoint_commits.*
 //                                       what ranks tell each other
 //   departures.*                        hosts whose processes may not be gone
 //   growth.*                            which running job gets more nodes
