@@ -190,7 +190,7 @@ void EventLoop::LeaveReadOnly() {
   if (!batch.empty()) Process(std::move(batch));
 }
 
-void EventLoop::AnswerBeside() {
+void EventLoop::AnswerDuringCommit() {
   std::vector<v1::SessionMessage> heartbeats;
   {
     MutexLock lock(mu_);

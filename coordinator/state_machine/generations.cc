@@ -160,7 +160,7 @@ void Generations::OnPrepareResult(Node& node, const v1::Fence& fence,
   const auto [job, member] = Resolve(node, fence, "PrepareResult");
   if (job == nullptr || job->view.state() != v1::JOB_STATE_RENDEZVOUS) return;
   if (!result.ok()) {
-    AnswerNo(*job, node, result);
+    OnPrepareFailed(*job, node, result);
     return;
   }
   if (member->prepared) return;
@@ -169,7 +169,7 @@ void Generations::OnPrepareResult(Node& node, const v1::Fence& fence,
   if (++job->members_prepared == job->members.size()) Commit(*job);
 }
 
-void Generations::AnswerNo(Job& job, Node& node, const v1::PrepareResult& result) {
+void Generations::OnPrepareFailed(Job& job, Node& node, const v1::PrepareResult& result) {
   const std::string message = fmt::format("{}: {}", node.record.name(), result.error());
   context_.Record("PrepareFailed", job.id(), node.id(), message);
   if (HasSurvivors(job)) {

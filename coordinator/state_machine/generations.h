@@ -128,7 +128,8 @@ class Generations {
   void Commit(Job& job);
   void Abandon(Job& job);
   void Requeue(Job& job, std::string reason);
-  void AnswerNo(Job& job, Node& node, const v1::PrepareResult& result);
+  // A host cannot prepare: the generation is given up.
+  void OnPrepareFailed(Job& job, Node& node, const v1::PrepareResult& result);
 
   // adoption.cc
   void TakeOver(Job& job, Member& member, Node& node, const v1::RunningGeneration& running);
