@@ -12,6 +12,8 @@
 // Split by subject:
 //   nodes.*, callers.*                  sessions, leases, what a caller may name
 //   jobs.*, job_records.cc, curve.*     records of jobs
+//   job_phase.*                         where a job stands, and what may follow
+//   job_commands.cc                     submit, cancel
 //   watchers.*, queries.cc              what clients watch and ask
 //   event_causes.*                      which event led to which
 //   queue.*, queue_index.*, queue_commands.cc, reservation.*, run_clock.*
@@ -87,10 +89,11 @@ class StateMachine {
   void Dispatch(const v1::StateEvent& event);
   void OnSessionMessage(const v1::SessionMessage& event);
   void OnHello(uint64_t session_id, const v1::OpenSessionRequest& message);
-  void AnswerSubmitted();
   void ForgetNodes();
 
+  // job_commands.cc
   void Submit(uint64_t call_id, const v1::SubmitJobRequest& request);
+  void AnswerSubmitted();
   void Cancel(uint64_t call_id, const v1::CancelJobRequest& request);
   // Reads; see queries.cc.
   void GetJob(uint64_t call_id, const v1::GetJobRequest& request);
