@@ -19,8 +19,8 @@ namespace meshrun::coordinator {
 namespace {
 
 constexpr int kClusterIdLength = 20;
-// A commit that takes longer is answered beside: most are over before.
-constexpr std::chrono::milliseconds kBeside(200);
+// During a commit that takes longer heartbeats are answered: most commits are over before.
+constexpr std::chrono::milliseconds kSlowCommit(200);
 // A commit that takes longer stops the state machine's clock.
 constexpr std::chrono::seconds kStandStill(1);
 
@@ -165,8 +165,8 @@ SteadyNanos EventLoop::WakeAt() const {
   if (mode_ == Mode::kFailed && work_ == Work::kNone) wake = std::min(wake, next_attempt_);
   if (mode_ != Mode::kWriting) return wake;
   if (work_ == Work::kCommit) {
-    const SteadyNanos beside = work_began_ + kBeside;
-    return std::min(wake, now < beside ? beside : work_began_ + options_.read_only_after);
+    const SteadyNanos slow_from = work_began_ + kSlowCommit;
+    return std::min(wake, now < slow_from ? slow_from : work_began_ + options_.read_only_after);
   }
   const auto deadline = machine_.NextDeadline();
   return deadline ? std::min(wake, *deadline + SteadyNanos(stood_still_.load())) : wake;
@@ -177,10 +177,10 @@ void EventLoop::AwaitSomething() {
   const auto until = std::chrono::steady_clock::now() +
                      std::chrono::duration_cast<std::chrono::steady_clock::duration>(wait);
   const bool committing = mode_ == Mode::kWriting && work_ == Work::kCommit;
-  const bool beside = committing && options_.clock.SteadyNow() - work_began_ >= kBeside;
+  const bool slow = committing && options_.clock.SteadyNow() - work_began_ >= kSlowCommit;
   MutexLock lock(mu_);
   while (!stopping_ && !std::exchange(poked_, false)) {
-    if (beside ? queue_.size() > seen_ : !committing && !queue_.empty()) return;
+    if (slow ? queue_.size() > seen_ : !committing && !queue_.empty()) return;
     if (!arrived_.WaitUntil(mu_, until)) return;
   }
 }
@@ -191,7 +191,7 @@ void EventLoop::Turn() {
   if (commits_.TakeDone()) OnStoreDone();
   if (mode_ == Mode::kWriting && work_ == Work::kCommit) {
     const SteadyNanos took = options_.clock.SteadyNow() - work_began_;
-    if (took >= kBeside) AnswerBeside();
+    if (took >= kSlowCommit) AnswerDuringCommit();
     if (took >= options_.read_only_after) {
       EnterReadOnly(Mode::kHung,
                     fmt::format("its disk has not answered for {}", FormatDuration(took)));

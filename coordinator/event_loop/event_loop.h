@@ -136,7 +136,7 @@ class EventLoop {
   void LeaveReadOnly();
   // Reads of the batch whose commit hangs: they need not wait for it.
   void AnswerUncommittedReads();
-  void AnswerBeside();
+  void AnswerDuringCommit();
   void ProcessReadOnly(Batch batch);
   void AnswerWorker(const v1::SessionMessage& event);
   void AnswerRead(v1::StateEvent event);
@@ -193,7 +193,7 @@ class EventLoop {
   size_t queue_bytes_ MESHRUN_GUARDED_BY(mu_) = 0;
   // Resume functions of sessions that wait for room.
   std::vector<std::function<void()>> paused_ MESHRUN_GUARDED_BY(mu_);
-  // How many of the queue's events AnswerBeside has seen.
+  // How many of the queue's events AnswerDuringCommit has seen.
   size_t seen_ MESHRUN_GUARDED_BY(mu_) = 0;
   bool poked_ MESHRUN_GUARDED_BY(mu_) = false;
   bool stopping_ MESHRUN_GUARDED_BY(mu_) = false;

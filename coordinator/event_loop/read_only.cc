@@ -16,6 +16,7 @@ constexpr std::chrono::seconds kAttemptInterval(1);
 // Reads wait so long for what is on disk; a disk that hangs may not be read either.
 constexpr std::chrono::seconds kLoadTime(2);
 
+// Without a default: the compiler names an event that is not here.
 bool IsRead(const v1::StateEvent& event) {
   switch (event.event_case()) {
     case v1::StateEvent::kGetJob:
@@ -26,9 +27,42 @@ bool IsRead(const v1::StateEvent& event) {
     case v1::StateEvent::kListEvents:
     case v1::StateEvent::kReadLogs:
       return true;
-    default:
+    case v1::StateEvent::kTick:
+    case v1::StateEvent::kSessionMessage:
+    case v1::StateEvent::kSessionClosed:
+    case v1::StateEvent::kCallCancelled:
+    case v1::StateEvent::kSubmitJob:
+    case v1::StateEvent::kCancelJob:
+    case v1::StateEvent::kGetFlightRecords:
+    case v1::StateEvent::kRestore:
+    case v1::StateEvent::kSetValues:
+    case v1::StateEvent::kGetValues:
+    case v1::StateEvent::kWaitKeys:
+    case v1::StateEvent::kAddValue:
+    case v1::StateEvent::kCompareSetValue:
+    case v1::StateEvent::kAppendValue:
+    case v1::StateEvent::kDeleteKey:
+    case v1::StateEvent::kCountKeys:
+    case v1::StateEvent::kEnterBarrier:
+    case v1::StateEvent::kPublishUniqueId:
+    case v1::StateEvent::kAwaitUniqueId:
+    case v1::StateEvent::kRegisterGroup:
+    case v1::StateEvent::kGetWorld:
+    case v1::StateEvent::kUploadFlightRecord:
+    case v1::StateEvent::kNotice:
+    case v1::StateEvent::kCommitCheckpoint:
+    case v1::StateEvent::kGetCheckpoint:
+    case v1::StateEvent::kReportFinished:
+    case v1::StateEvent::kGetFinished:
+    case v1::StateEvent::kUpdateJob:
+    case v1::StateEvent::kDrainNode:
+    case v1::StateEvent::kUndrainNode:
+    case v1::StateEvent::kRemoveNode:
+    case v1::StateEvent::kSignalJob:
+    case v1::StateEvent::EVENT_NOT_SET:
       return false;
   }
+  return false;
 }
 
 }  // namespace
@@ -156,7 +190,7 @@ void EventLoop::LeaveReadOnly() {
   if (!batch.empty()) Process(std::move(batch));
 }
 
-void EventLoop::AnswerBeside() {
+void EventLoop::AnswerDuringCommit() {
   std::vector<v1::SessionMessage> heartbeats;
   {
     MutexLock lock(mu_);

@@ -16,57 +16,18 @@ class DescribeCall : public UnaryCall<v1::DescribeClusterResponse> {
 
 }  // namespace
 
-grpc::ServerUnaryReactor* ClusterService::ListNodes(grpc::CallbackServerContext* context,
-                                                    const v1::ListNodesRequest* request,
-                                                    v1::ListNodesResponse* response) {
-  v1::StateEvent event;
-  *event.mutable_list_nodes() = *request;
-  return (new UnaryCall<v1::ListNodesResponse>(shell_, response))
-      ->Begin(*context, std::move(event));
-}
+MESHRUN_POST_UNARY(ClusterService, ListNodes, list_nodes)
 
 grpc::ServerUnaryReactor* ClusterService::DescribeCluster(grpc::CallbackServerContext* context,
                                                           const v1::DescribeClusterRequest* request,
                                                           v1::DescribeClusterResponse* response) {
-  v1::StateEvent event;
-  *event.mutable_describe_cluster() = *request;
-  return (new DescribeCall(shell_, response))->Begin(*context, std::move(event));
+  return PostUnary<&v1::StateEvent::mutable_describe_cluster, DescribeCall>(shell_, *context,
+                                                                            *request, response);
 }
 
-grpc::ServerUnaryReactor* ClusterService::ListEvents(grpc::CallbackServerContext* context,
-                                                     const v1::ListEventsRequest* request,
-                                                     v1::ListEventsResponse* response) {
-  v1::StateEvent event;
-  *event.mutable_list_events() = *request;
-  return (new UnaryCall<v1::ListEventsResponse>(shell_, response))
-      ->Begin(*context, std::move(event));
-}
-
-grpc::ServerUnaryReactor* ClusterService::DrainNode(grpc::CallbackServerContext* context,
-                                                    const v1::DrainNodeRequest* request,
-                                                    v1::DrainNodeResponse* response) {
-  v1::StateEvent event;
-  *event.mutable_drain_node() = *request;
-  return (new UnaryCall<v1::DrainNodeResponse>(shell_, response))
-      ->Begin(*context, std::move(event));
-}
-
-grpc::ServerUnaryReactor* ClusterService::UndrainNode(grpc::CallbackServerContext* context,
-                                                      const v1::UndrainNodeRequest* request,
-                                                      v1::UndrainNodeResponse* response) {
-  v1::StateEvent event;
-  *event.mutable_undrain_node() = *request;
-  return (new UnaryCall<v1::UndrainNodeResponse>(shell_, response))
-      ->Begin(*context, std::move(event));
-}
-
-grpc::ServerUnaryReactor* ClusterService::RemoveNode(grpc::CallbackServerContext* context,
-                                                     const v1::RemoveNodeRequest* request,
-                                                     v1::RemoveNodeResponse* response) {
-  v1::StateEvent event;
-  *event.mutable_remove_node() = *request;
-  return (new UnaryCall<v1::RemoveNodeResponse>(shell_, response))
-      ->Begin(*context, std::move(event));
-}
+MESHRUN_POST_UNARY(ClusterService, ListEvents, list_events)
+MESHRUN_POST_UNARY(ClusterService, DrainNode, drain_node)
+MESHRUN_POST_UNARY(ClusterService, UndrainNode, undrain_node)
+MESHRUN_POST_UNARY(ClusterService, RemoveNode, remove_node)
 
 }  // namespace meshrun::coordinator

@@ -90,57 +90,12 @@ class StreamCall : public OutgoingStream<grpc::ServerWriteReactor<Response>, Res
 
 }  // namespace
 
-grpc::ServerUnaryReactor* JobService::SubmitJob(grpc::CallbackServerContext* context,
-                                                const v1::SubmitJobRequest* request,
-                                                v1::SubmitJobResponse* response) {
-  v1::StateEvent event;
-  *event.mutable_submit_job() = *request;
-  return (new UnaryCall<v1::SubmitJobResponse>(shell_, response))
-      ->Begin(*context, std::move(event));
-}
-
-grpc::ServerUnaryReactor* JobService::GetJob(grpc::CallbackServerContext* context,
-                                             const v1::GetJobRequest* request,
-                                             v1::GetJobResponse* response) {
-  v1::StateEvent event;
-  *event.mutable_get_job() = *request;
-  return (new UnaryCall<v1::GetJobResponse>(shell_, response))->Begin(*context, std::move(event));
-}
-
-grpc::ServerUnaryReactor* JobService::ListJobs(grpc::CallbackServerContext* context,
-                                               const v1::ListJobsRequest* request,
-                                               v1::ListJobsResponse* response) {
-  v1::StateEvent event;
-  *event.mutable_list_jobs() = *request;
-  return (new UnaryCall<v1::ListJobsResponse>(shell_, response))->Begin(*context, std::move(event));
-}
-
-grpc::ServerUnaryReactor* JobService::CancelJob(grpc::CallbackServerContext* context,
-                                                const v1::CancelJobRequest* request,
-                                                v1::CancelJobResponse* response) {
-  v1::StateEvent event;
-  *event.mutable_cancel_job() = *request;
-  return (new UnaryCall<v1::CancelJobResponse>(shell_, response))
-      ->Begin(*context, std::move(event));
-}
-
-grpc::ServerUnaryReactor* JobService::UpdateJob(grpc::CallbackServerContext* context,
-                                                const v1::UpdateJobRequest* request,
-                                                v1::UpdateJobResponse* response) {
-  v1::StateEvent event;
-  *event.mutable_update_job() = *request;
-  return (new UnaryCall<v1::UpdateJobResponse>(shell_, response))
-      ->Begin(*context, std::move(event));
-}
-
-grpc::ServerUnaryReactor* JobService::SignalJob(grpc::CallbackServerContext* context,
-                                                const v1::SignalJobRequest* request,
-                                                v1::SignalJobResponse* response) {
-  v1::StateEvent event;
-  *event.mutable_signal_job() = *request;
-  return (new UnaryCall<v1::SignalJobResponse>(shell_, response))
-      ->Begin(*context, std::move(event));
-}
+MESHRUN_POST_UNARY(JobService, SubmitJob, submit_job)
+MESHRUN_POST_UNARY(JobService, GetJob, get_job)
+MESHRUN_POST_UNARY(JobService, ListJobs, list_jobs)
+MESHRUN_POST_UNARY(JobService, CancelJob, cancel_job)
+MESHRUN_POST_UNARY(JobService, UpdateJob, update_job)
+MESHRUN_POST_UNARY(JobService, SignalJob, signal_job)
 
 grpc::ServerWriteReactor<v1::WatchJobResponse>* JobService::WatchJob(
     grpc::CallbackServerContext* context, const v1::WatchJobRequest* request) {

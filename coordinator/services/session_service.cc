@@ -130,13 +130,6 @@ grpc::ServerReadReactor<v1::UploadLogRequest>* SessionService::UploadLog(
   return relay_.Upload(context);
 }
 
-grpc::ServerUnaryReactor* SessionService::UploadFlightRecord(
-    grpc::CallbackServerContext* context, const v1::UploadFlightRecordRequest* request,
-    v1::UploadFlightRecordResponse* response) {
-  v1::StateEvent event;
-  *event.mutable_upload_flight_record() = *request;
-  return (new UnaryCall<v1::UploadFlightRecordResponse>(shell_, response))
-      ->Begin(*context, std::move(event));
-}
+MESHRUN_POST_UNARY(SessionService, UploadFlightRecord, upload_flight_record)
 
 }  // namespace meshrun::coordinator

@@ -88,4 +88,23 @@ class UnaryCall : public grpc::ServerUnaryReactor, public PendingCall {
   Response* const response_;
 };
 
+// Posts a unary call as an event. `kMutableField` is the accessor of the event's field for the
+// request. The state machine's answer is the call's.
+template <auto kMutableField, typename Call, typename Request, typename Response>
+grpc::ServerUnaryReactor* PostUnary(Shell shell, const grpc::CallbackServerContext& context,
+                                    const Request& request, Response* response) {
+  v1::StateEvent event;
+  *(event.*kMutableField)() = request;
+  return (new Call(shell, response))->Begin(context, std::move(event));
+}
+
+// Defines Service::Method. `field`: the call's name in StateEvent.
+#define MESHRUN_POST_UNARY(Service, Method, field)                                       \
+  grpc::ServerUnaryReactor* Service::Method(grpc::CallbackServerContext* context,        \
+                                            const v1::Method##Request* request,          \
+                                            v1::Method##Response* response) {            \
+    return PostUnary<&v1::StateEvent::mutable_##field, UnaryCall<v1::Method##Response>>( \
+        shell_, *context, *request, response);                                           \
+  }
+
 }  // namespace meshrun::coordinator

@@ -24,7 +24,7 @@ constexpr uint32_t kLostInRendezvous = 5;
 }  // namespace
 
 void Generations::OnNodeReturned(Node& node, const v1::Hello& hello) {
-  OnLeavingReturned(node, hello);
+  departures_.OnNodeReturned(node, hello);
   std::set<std::string> carried;
   for (const v1::RunningGeneration& running : hello.running()) {
     Job* job = jobs_.Find(running.job_id());
@@ -32,14 +32,14 @@ void Generations::OnNodeReturned(Node& node, const v1::Hello& hello) {
     const bool takes_part = job != nullptr && member != nullptr && !member->ended && job->active();
     // Its processes are to live on, and it has not heard of that.
     const bool behind = takes_part && running.generation() < job->view.generation() &&
-                        HasKept(*job) &&
-                        (job->view.state() == v1::JOB_STATE_RENDEZVOUS || job->survivors_wait ||
+                        HasSurvivors(*job) &&
+                        (job->view.state() == v1::JOB_STATE_RENDEZVOUS || job->survivors_wait() ||
                          (job->view.state() == v1::JOB_STATE_QUIESCING && !running.ended()));
     // Processes may leave a host that takes part again.
-    const bool leaves = job != nullptr && StopLeaving(*job, node, running);
+    const bool leaves = job != nullptr && departures_.StopAgain(*job, node, running);
     if (!takes_part || (job->view.generation() != running.generation() && !behind)) {
       if (leaves) continue;
-      SendForget(running.job_id(), running.generation(), node);
+      commands_.Forget(running.job_id(), running.generation(), node);
       // What such processes hold is counted for nobody: nothing is placed beside them.
       const bool counted = node.jobs.contains(running.job_id());
       if (!running.ended() && !counted) {
@@ -50,8 +50,8 @@ void Generations::OnNodeReturned(Node& node, const v1::Hello& hello) {
     carried.insert(job->id());
     // An exit is judged by the steps that were done before it.
     for (const auto& [rank, step] : running.steps()) {
-      if (step <= job->step_beyond) continue;
-      job->step_beyond = step;
+      if (step <= job->step_beyond()) continue;
+      job->record.set_step_beyond(step);
       jobs_.Changed(*job);
     }
     v1::Fence fence;
@@ -60,22 +60,22 @@ void Generations::OnNodeReturned(Node& node, const v1::Hello& hello) {
     if (behind) {
       for (const v1::RankExit& exit : running.exits()) OnRankExit(node, fence, exit);
       if (job->view.state() == v1::JOB_STATE_RENDEZVOUS && !member->prepared) {
-        SendPrepare(*job, *member);
+        commands_.Prepare(*job, *member);
       }
-      if (job->survivors_wait) {
+      if (job->survivors_wait()) {
         proceed_.insert(job->id());
       } else if (job->view.state() == v1::JOB_STATE_QUIESCING) {
         // They compute until they are told, and hold what they hold until they have ended.
-        SendStop(*job, *member, job->stop_grace());
+        commands_.Stop(*job, *member, job->stop_grace());
       }
       continue;
     }
-    if (job->view.state() == v1::JOB_STATE_RENDEZVOUS && (running.ended() || !HasKept(*job))) {
+    if (job->view.state() == v1::JOB_STATE_RENDEZVOUS && (running.ended() || !HasSurvivors(*job))) {
       if (running.ended()) {
         OnEnded(node, fence);
       } else if (!member->prepared) {
         // Its answer may have been lost with the old session.
-        SendPrepare(*job, *member);
+        commands_.Prepare(*job, *member);
       }
       continue;
     }
@@ -83,22 +83,22 @@ void Generations::OnNodeReturned(Node& node, const v1::Hello& hello) {
     if (running.ended()) {
       OnEnded(node, fence);
     } else if (job->view.state() == v1::JOB_STATE_RENDEZVOUS) {
-      if (!member->prepared) SendPrepare(*job, *member);
-    } else if (job->survivors_wait) {
-      if (job->quiesce_asked) SendQuiesce(*job, *member);
+      if (!member->prepared) commands_.Prepare(*job, *member);
+    } else if (job->survivors_wait()) {
+      if (job->asked_to_quiesce()) commands_.Quiesce(*job, *member);
       proceed_.insert(job->id());
     } else if (job->view.state() == v1::JOB_STATE_QUIESCING) {
-      SendStop(*job, *member, job->stop_grace());
+      commands_.Stop(*job, *member, job->stop_grace());
     } else if ((running.running_ranks().empty() && running.exits().empty()) ||
-               (!running.started() && HasKept(*job))) {
-      SendStart(*job, *member);
-    } else if (job->quiesce_asked) {
+               (!running.started() && HasSurvivors(*job))) {
+      commands_.Start(*job, *member);
+    } else if (job->asked_to_quiesce()) {
       // They are asked anew which of them stand still.
-      SendQuiesce(*job, *member);
+      commands_.Quiesce(*job, *member);
     }
   }
   OnUnnamed(node, carried);
-  UpdateDrainReason(node);
+  departures_.UpdateDrainReason(node);
 }
 
 // What the node knows of the ranks of a generation that it carries on.
@@ -117,7 +117,8 @@ void Generations::TakeOver(Job& job, Member& member, Node& node,
   }
   OnRanksJoined(node, fence, running.joined());
   jobs_.Changed(job, member);
-  blocked_.OnNodeReturned(job, node);
+  blocked_.OnNodeReturned(job);
+  peers_.OnNodeReturned(job, node);
 }
 
 // Generations that the node should run and does not name.
@@ -128,14 +129,14 @@ void Generations::OnUnnamed(Node& node, const std::set<std::string>& carried) {
     Job* job = jobs_.Find(job_id);
     Member* member = job == nullptr ? nullptr : job->FindMember(node.id());
     if (member == nullptr || member->ended) continue;
-    if (job->view.state() == v1::JOB_STATE_RENDEZVOUS && !HasKept(*job)) {
+    if (job->view.state() == v1::JOB_STATE_RENDEZVOUS && !HasSurvivors(*job)) {
       if (member->prepared) --job->members_prepared;
       member->prepared = false;
-      SendPrepare(*job, *member);
+      commands_.Prepare(*job, *member);
       continue;
     }
     const bool all_exited = AllExited(*job, *member);
-    EndMember(*job, *member, End::kGone);
+    EndMember(*job, *member, MemberEnd::kGone);
     const std::string why =
         fmt::format("{} came back without its ranks of this job", node.record.name());
     if (job->finished() && !all_exited) {
@@ -143,7 +144,7 @@ void Generations::OnUnnamed(Node& node, const std::set<std::string>& carried) {
     } else if (MayFail(*job) && !all_exited) {
       Fail(*job, v1::FAILURE_CAUSE_NODE_LOST, why, &node, nullptr);
     }
-    if (job->survivors_wait) proceed_.insert(job->id());
+    if (job->survivors_wait()) proceed_.insert(job->id());
     Conclude(*job);
   }
 }
@@ -151,8 +152,8 @@ void Generations::OnUnnamed(Node& node, const std::set<std::string>& carried) {
 // Whether what happens to a rank now would be the generation's first failure.
 bool Generations::MayFail(const Job& job) const {
   if (job.failed() || job.finished()) return false;
-  return job.view.state() == v1::JOB_STATE_RUNNING || job.survivors_wait ||
-         (job.view.state() == v1::JOB_STATE_RENDEZVOUS && HasKept(job));
+  return job.view.state() == v1::JOB_STATE_RUNNING || job.survivors_wait() ||
+         (job.view.state() == v1::JOB_STATE_RENDEZVOUS && HasSurvivors(job));
 }
 
 void Generations::OnNodeLost(Node& node, const std::string& why, bool stopped) {
@@ -161,28 +162,29 @@ void Generations::OnNodeLost(Node& node, const std::string& why, bool stopped) {
     Job* job = jobs_.Find(job_id);
     Member* member = job == nullptr ? nullptr : job->FindMember(node.id());
     if (member == nullptr || member->ended) continue;
-    if (job->view.state() == v1::JOB_STATE_RENDEZVOUS && !HasKept(*job)) {
-      EndMember(*job, *member, End::kGone);
+    if (job->view.state() == v1::JOB_STATE_RENDEZVOUS && !HasSurvivors(*job)) {
+      EndMember(*job, *member, MemberEnd::kGone);
       Abandon(*job);
-      if (++job->lost_in_rendezvous < kLostInRendezvous) {
+      job->record.set_lost_in_rendezvous(job->record.lost_in_rendezvous() + 1);
+      if (job->record.lost_in_rendezvous() < kLostInRendezvous) {
         Requeue(*job, why);
       } else {
         FailJob(*job, v1::FAILURE_CAUSE_NODE_LOST,
                 fmt::format("{} nodes in a row were lost while the job was being prepared on them, "
                             "the last one: {}",
-                            job->lost_in_rendezvous, why),
+                            job->record.lost_in_rendezvous(), why),
                 &node);
       }
       continue;
     }
     const bool all_exited = AllExited(*job, *member);
-    EndMember(*job, *member, stopped ? End::kGone : End::kLost);
+    EndMember(*job, *member, stopped ? MemberEnd::kGone : MemberEnd::kLost);
     if (job->finished() && !all_exited) {
       NoteEndAfterFinish(*job, node, why);
     } else if (MayFail(*job) && !all_exited) {
       Fail(*job, v1::FAILURE_CAUSE_NODE_LOST, why, &node, nullptr);
     }
-    if (job->survivors_wait) proceed_.insert(job->id());
+    if (job->survivors_wait()) proceed_.insert(job->id());
     Conclude(*job);
   }
 }
@@ -208,7 +210,7 @@ void Generations::OnRestored() {
       }
       nodes_.Hold(*node, id, member.slots, member.memory_bytes, member.gpus);
     }
-    if (job.view.state() == v1::JOB_STATE_RENDEZVOUS && HasKept(job)) {
+    if (job.view.state() == v1::JOB_STATE_RENDEZVOUS && HasSurvivors(job)) {
       // Its processes live on: the Prepare of the same generation is repeated to all.
       job.members_prepared = 0;
       for (Member& member : job.members) member.prepared = false;
@@ -219,11 +221,11 @@ void Generations::OnRestored() {
       Abandon(job);
       Requeue(job, "the coordinator restarted");
     } else {
-      if (job.survivors_wait && job.quiesce_asked) {
+      if (job.survivors_wait() && job.asked_to_quiesce()) {
         // The ranks were told how long they have.
         jobs_.SetDeadline(job, context_.now + kQuiesceTimeout);
       }
-      if (job.view.state() == v1::JOB_STATE_RUNNING && HasKept(job)) {
+      if (job.view.state() == v1::JOB_STATE_RUNNING && HasSurvivors(job)) {
         jobs_.SetDeadline(job, context_.now + context_.lease + std::chrono::seconds(30));
       }
       Conclude(job);

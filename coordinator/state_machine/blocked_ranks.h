@@ -1,19 +1,18 @@
-// Blocked ranks of each running generation: which ranks report that they are blocked, which are
-// gone, and what all ranks of the generation are told. core/wait_board.h decides.
+// Blocked ranks of each running generation: which ranks report that they are blocked, and which of
+// them wait in vain. core/wait_board.h decides, and peer_news.h tells the ranks.
 //
 // None of this is durable: after a restart of the coordinator the workers report again, and the
 // job's record says which ranks are gone.
 #pragma once
 
 #include <cstdint>
-#include <deque>
 #include <map>
 #include <optional>
-#include <set>
 #include <string>
 
 #include "coordinator/state_machine/jobs.h"
 #include "coordinator/state_machine/nodes.h"
+#include "coordinator/state_machine/peer_news.h"
 #include "core/wait_board.h"
 #include "meshrun/v1/waiting.pb.h"
 
@@ -21,8 +20,8 @@ namespace meshrun::coordinator {
 
 class BlockedRanks {
  public:
-  BlockedRanks(Context& context, NodeTable& nodes, JobTable& jobs)
-      : context_(context), nodes_(nodes), jobs_(jobs) {}
+  BlockedRanks(Context& context, NodeTable& nodes, JobTable& jobs, PeerNews& peers)
+      : context_(context), nodes_(nodes), jobs_(jobs), peers_(peers) {}
 
   // A report about a rank that does not live on `member` is logged and ignored.
   void Report(const Job& job, const Member& member, const v1::WaitReport& report);
@@ -31,64 +30,34 @@ class BlockedRanks {
   // Whether the rank has reported that it is blocked, and not withdrawn it.
   bool IsBlocked(const Job& job, int rank) const;
 
-  // All ranks are told at the end of the batch, or by Tell().
   void OnRankLeft(const Job& job, int rank);
-  void OnRankLost(const Job& job, int rank, const std::string& reason);
-  // Sends the news now, before the stop that follows from it: ranks that are told to stop then know
-  // why.
-  void Tell(const Job& job);
-  void TellAll();
-  // The node has come back and may have missed news: sends all of it again.
-  void OnNodeReturned(const Job& job, const Node& node);
+  void OnRankLost(const Job& job, int rank);
+  // After a restart of the coordinator the ranks that had left count as gone from now on.
+  void OnNodeReturned(const Job& job);
   void EndGeneration(const Job& job);
 
   void ExpireDue();
   std::optional<SteadyNanos> NextDeadline() const;
 
  private:
-  // Every host hears all news. In a job with more hosts than this, news that is not urgent (ranks
-  // that left, deaths that follow from a stop) is collected and sent once per interval:
-  // kGatherPerHost for each host.
-  static constexpr size_t kFewHosts = 64;
-  static constexpr std::chrono::microseconds kGatherPerHost{200};
-  // News of each rank to each host grows with the square of the number of hosts. With more hosts
-  // than this, the interval grows in the same way, up to kLongestGather.
-  static constexpr size_t kManyHosts = 1000;
-  static constexpr std::chrono::seconds kLongestGather{10};
   // Groups of a generation that reports may name by their ids.
   static constexpr size_t kMostGroups = 10'000;
-  // Programs may go on after many verdicts; for a node that was away the newest ones are kept.
-  static constexpr size_t kMostVerdicts = 64;
 
   struct Board {
     uint64_t generation = 0;
     WaitBoard waiting;
     // By WaitCall.group_id.
     std::map<uint64_t, GroupMembers> groups;
-    // The ranks that are gone, and why those of `lost` are.
-    std::set<int> left;
-    std::map<int, std::string> lost;
-    // The last ones, for nodes that return.
-    std::deque<v1::WaitVerdict> verdicts;
-    v1::PeerNews untold;
-    // When news were told last.
-    SteadyNanos told{0};
   };
 
   // Board of the job's current generation.
   Board& BoardOf(const Job& job);
-  void Send(const Job& job, const Node& node, const v1::PeerNews& news);
-  // When the job's untold news may be told.
-  SteadyNanos GatherUntil(const Job& job) const;
 
   Context& context_;
   NodeTable& nodes_;
   JobTable& jobs_;
+  PeerNews& peers_;
   std::map<std::string, Board> boards_;
-  // Jobs with unsent peer news.
-  std::set<std::string> untold_;
-  // Number of verdicts in this term: the lower half of a verdict's number.
-  uint32_t verdicts_ = 0;
 };
 
 }  // namespace meshrun::coordinator

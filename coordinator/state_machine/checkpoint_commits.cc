@@ -66,7 +66,7 @@ void CheckpointCommits::Commit(uint64_t call_id, const v1::CommitCheckpointReque
   newest = commit;
   newest.set_generation(job->view.generation());
   jobs_.Changed(*job);
-  job->may_grow = true;
+  job->record.set_may_grow(true);
   context_.placement_due = context_.placement_due || jobs_.elastic().contains(job->id());
   context_.Reply(call_id, v1::CommitCheckpointResponse());
 }

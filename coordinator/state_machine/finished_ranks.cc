@@ -78,16 +78,14 @@ void Generations::OnReportFinished(uint64_t call_id, const v1::ReportFinishedReq
     }
   }
   if (!job->finished()) {
-    job->finished_generation = job->view.generation();
+    job->record.set_finished_generation(job->view.generation());
     context_.Record("RanksFinished", job->id(), rank.assignment().node_id(),
                     fmt::format("all ranks of generation {} have done their part, as rank {} on {} "
                                 "says: the job is not started again",
                                 job->view.generation(), request.rank(), rank.node_name()));
-    if (job->survivors_wait) {
-      // Asked to stand still: they had come to their end. `quiesce_asked` remains, since they
-      // cannot be asked to go on.
-      job->survivors_wait = false;
-      jobs_.SetState(*job, v1::JOB_STATE_RUNNING, "");
+    if (job->survivors_wait()) {
+      // Asked to stand still: they had come to their end, and cannot be asked to go on.
+      jobs_.SetPhase(*job, job->asked_to_quiesce() ? JobPhase::kFinishing : JobPhase::kRunning, "");
       jobs_.ClearDeadline(*job);
     }
   }

@@ -44,10 +44,10 @@ std::string WorldDigest(const v1::World& world) {
   return Sha256(bytes);
 }
 
-void Generations::Begin(Job& job, const Placement& placement, const Kept& kept) {
+void Generations::Begin(Job& job, const Placement& placement, const SurvivingRanks& survivors) {
   v1::Job& view = job.view;
   const uint64_t previous = view.generation();
-  jobs_.SetState(job, v1::JOB_STATE_ADMITTED, "");
+  jobs_.SetPhase(job, JobPhase::kAdmitted, "");
   view.set_generation(previous + 1);
   view.set_world_size(placement.world_size);
   view.clear_ranks();
@@ -57,41 +57,41 @@ void Generations::Begin(Job& job, const Placement& placement, const Kept& kept) 
   view.clear_master_port();
   std::set<std::string> has_run;
   for (const Member& member : job.members) {
-    if (!kept.empty() && !member.newcomer) has_run.insert(member.node_id);
+    if (!survivors.empty() && !member.newcomer) has_run.insert(member.node_id);
   }
   job.members.clear();
   job.member_by_node.clear();
   job.members_alive = placement.nodes.size();
   job.members_prepared = 0;
   job.quiesced.clear();
-  job.longest_step = std::chrono::nanoseconds(0);
+  job.record.clear_longest_step();
   SetAxes(placement.mesh, view.mutable_mesh());
   auto world = std::make_shared<v1::World>();
   *world->mutable_mesh() = view.mesh();
   for (const PlacedNode& placed : placement.nodes) {
-    const auto found = kept.find(placed.node_id);
-    AddMember(job, placed, found == kept.end() ? nullptr : &found->second, world.get());
-    job.members.back().newcomer = !kept.empty() && !has_run.contains(placed.node_id);
+    const auto found = survivors.find(placed.node_id);
+    AddMember(job, placed, found == survivors.end() ? nullptr : &found->second, world.get());
+    job.members.back().newcomer = !survivors.empty() && !has_run.contains(placed.node_id);
   }
   AddMeshGroups(view, placement.mesh);
   job.world_digest = WorldDigest(*world);
   job.worlds[view.generation()] = std::move(world);
   jobs_.NewGeneration(job, previous);
-  jobs_.SetState(
-      job, v1::JOB_STATE_RENDEZVOUS,
+  jobs_.SetPhase(
+      job, JobPhase::kRendezvous,
       fmt::format("{} on {} {} being prepared", Count(placement.world_size, "rank"),
                   Count(placement.nodes.size(), "node"), placement.world_size == 1 ? "is" : "are"));
   context_.Record(
       "JobAdmitted", job.id(), "",
       fmt::format("generation {}: {} on {}", view.generation(), Count(placement.world_size, "rank"),
                   Count(placement.nodes.size(), "node")));
-  for (const Member& member : job.members) SendPrepare(job, member);
+  for (const Member& member : job.members) commands_.Prepare(job, member);
 }
 
-// One host and its ranks. Those of `kept` that run keep their processes and GPUs; those that do not
-// are started anew with the same GPUs.
+// One host and its ranks. Those of `survivors` that run keep their processes and GPUs; those that do
+// not are started anew with the same GPUs.
 void Generations::AddMember(Job& job, const PlacedNode& placed,
-                            const std::vector<v1::RankStatus>* kept, v1::World* world) {
+                            const std::vector<v1::RankStatus>* survivors, v1::World* world) {
   Node& node = *nodes_.Find(placed.node_id);
   Member& member = job.members.emplace_back();
   job.member_by_node[placed.node_id] = job.members.size() - 1;
@@ -103,8 +103,8 @@ void Generations::AddMember(Job& job, const PlacedNode& placed,
   for (int local = 0; local < member.rank_count; ++local) {
     v1::RankStatus& status = *job.view.add_ranks();
     v1::RankAssignment& rank = *status.mutable_assignment();
-    if (kept != nullptr) {
-      *rank.mutable_gpus() = (*kept)[local].assignment().gpus();
+    if (survivors != nullptr) {
+      *rank.mutable_gpus() = (*survivors)[local].assignment().gpus();
     } else if (!placed.gpus.empty()) {
       rank.mutable_gpus()->Add(placed.gpus[local].begin(), placed.gpus[local].end());
     }
@@ -119,8 +119,8 @@ void Generations::AddMember(Job& job, const PlacedNode& placed,
     rank.set_process_generation(job.view.generation());
     rank.set_process_rank(rank.rank());
     status.set_state(v1::RANK_STATE_ASSIGNED);
-    if (kept != nullptr && (*kept)[local].state() == v1::RANK_STATE_RUNNING) {
-      const v1::RankStatus& before = (*kept)[local];
+    if (survivors != nullptr && (*survivors)[local].state() == v1::RANK_STATE_RUNNING) {
+      const v1::RankStatus& before = (*survivors)[local];
       rank.set_process_generation(before.assignment().process_generation());
       rank.set_process_rank(before.assignment().process_rank());
       status.set_state(v1::RANK_STATE_RUNNING);
@@ -154,63 +154,13 @@ Generations::Target Generations::Resolve(const Node& node, const v1::Fence& fenc
   return {};
 }
 
-void Generations::SendPrepare(const Job& job, const Member& member) {
-  const Node& node = *nodes_.Find(member.node_id);
-  if (node.session_id == 0) return;
-  v1::OpenSessionResponse message = MessageTo(node, job.id(), job.view.generation());
-  v1::Prepare& prepare = *message.mutable_prepare();
-  *prepare.mutable_spec() = job.view.spec();
-  *prepare.mutable_spec()->mutable_env() = job.env;
-  prepare.set_submitter(job.view.submitter());
-  for (int i = 0; i < member.rank_count; ++i) {
-    *prepare.add_ranks() = job.view.ranks(member.first_rank + i).assignment();
-  }
-  prepare.set_world_size(job.view.world_size());
-  prepare.set_node_count(job.members.size());
-  *prepare.mutable_mesh() = job.view.mesh();
-  prepare.set_world_digest(job.world_digest);
-  prepare.set_restarts(job.view.restarts());
-  context_.Send(node.session_id, std::move(message));
-}
-
-void Generations::SendStart(const Job& job, const Member& member) {
-  const Node& node = *nodes_.Find(member.node_id);
-  if (node.session_id == 0) return;
-  v1::OpenSessionResponse message = MessageTo(node, job.id(), job.view.generation());
-  message.mutable_start()->set_master_addr(job.view.master_addr());
-  if (const auto world = job.worlds.find(job.view.generation()); world != job.worlds.end()) {
-    for (const v1::NodeAddresses& host : world->second->addresses()) {
-      if (host.node_id() != job.members.front().node_id) continue;
-      *message.mutable_start()->mutable_master_addresses() = host.addresses();
-    }
-  }
-  message.mutable_start()->set_master_port(job.view.master_port());
-  context_.Send(node.session_id, std::move(message));
-}
-
-void Generations::SendStop(const Job& job, const Member& member, std::chrono::nanoseconds grace) {
-  const Node* node = nodes_.Find(member.node_id);
-  if (node == nullptr || node->session_id == 0 || member.ended) return;
-  v1::OpenSessionResponse message = MessageTo(*node, job.id(), job.view.generation());
-  *message.mutable_stop()->mutable_grace() = ToProtoDuration(grace);
-  message.mutable_stop()->set_reason(job.view.reason());
-  context_.Send(node->session_id, std::move(message));
-}
-
-void Generations::SendForget(const std::string& job_id, uint64_t generation, const Node& node) {
-  if (node.session_id == 0) return;
-  v1::OpenSessionResponse message = MessageTo(node, job_id, generation);
-  message.mutable_forget();
-  context_.Send(node.session_id, std::move(message));
-}
-
 void Generations::OnPrepareResult(Node& node, const v1::Fence& fence,
                                   const v1::PrepareResult& result) {
   if (result.draining()) nodes_.Drain(node);
   const auto [job, member] = Resolve(node, fence, "PrepareResult");
   if (job == nullptr || job->view.state() != v1::JOB_STATE_RENDEZVOUS) return;
   if (!result.ok()) {
-    AnswerNo(*job, node, result);
+    OnPrepareFailed(*job, node, result);
     return;
   }
   if (member->prepared) return;
@@ -219,12 +169,12 @@ void Generations::OnPrepareResult(Node& node, const v1::Fence& fence,
   if (++job->members_prepared == job->members.size()) Commit(*job);
 }
 
-void Generations::AnswerNo(Job& job, Node& node, const v1::PrepareResult& result) {
+void Generations::OnPrepareFailed(Job& job, Node& node, const v1::PrepareResult& result) {
   const std::string message = fmt::format("{}: {}", node.record.name(), result.error());
   context_.Record("PrepareFailed", job.id(), node.id(), message);
-  if (HasKept(job)) {
+  if (HasSurvivors(job)) {
     if (node.draining && !result.bad_command()) {
-      SurvivorsWait(job, message);
+      SurvivorsWait(job, /*asked=*/false, message);
     } else {
       // Started anew the job may get along without this host.
       RecordFailure(job, v1::FAILURE_CAUSE_PREPARE_FAILED, message, &node, nullptr);
@@ -239,16 +189,17 @@ void Generations::AnswerNo(Job& job, Node& node, const v1::PrepareResult& result
   }
   const v1::FailureCause cause =
       result.bad_command() ? v1::FAILURE_CAUSE_BAD_COMMAND : v1::FAILURE_CAUSE_PREPARE_FAILED;
-  const bool try_again = !result.bad_command() && ++job.failed_prepares < 2;
+  if (!result.bad_command()) job.record.set_failed_prepares(job.record.failed_prepares() + 1);
+  const bool try_again = !result.bad_command() && job.record.failed_prepares() < 2;
   Abandon(job);
   if (try_again) {
-    job.avoided_nodes.insert(node.id());
+    job.Avoid(node.id());
     PlacementRequest request{job.view.spec(), {}, {}};
     for (const v1::Node* other : nodes_.Present(/*healthy_only=*/true)) {
       if (other->node_id() != node.id()) request.nodes.push_back(other);
     }
     if (Place(request).placement.has_value()) {
-      jobs_.SetState(job, job.state_in_queue(), "to be placed again without " + message);
+      jobs_.SetPhase(job, job.phase_in_queue(), "to be placed again without " + message);
       return;
     }
   }
@@ -266,23 +217,23 @@ void Generations::Commit(Job& job) {
   for (Member& member : job.members) {
     if (std::exchange(member.newcomer, false)) jobs_.Changed(job, member);
   }
-  job.lost_in_rendezvous = 0;
+  job.record.clear_lost_in_rendezvous();
   job.running_since = context_.now;
-  jobs_.SetState(job, v1::JOB_STATE_RUNNING, "");
-  if (HasKept(job)) jobs_.SetDeadline(job, context_.now + kJoinTimeout);
+  jobs_.SetPhase(job, JobPhase::kRunning, "");
+  if (HasSurvivors(job)) jobs_.SetDeadline(job, context_.now + kJoinTimeout);
   context_.Record(
       "GenerationStarted", job.id(), "",
       fmt::format("generation {} runs {} on {}", job.view.generation(),
                   Count(job.view.world_size(), "rank"), Count(job.members.size(), "node")));
-  for (const Member& member : job.members) SendStart(job, member);
+  for (const Member& member : job.members) commands_.Start(job, member);
 }
 
 // Ends a generation that never started: nothing runs, so nothing is waited for.
 void Generations::Abandon(Job& job) {
   for (Member& member : job.members) {
     if (member.ended) continue;
-    SendForget(job.id(), job.view.generation(), *nodes_.Find(member.node_id));
-    EndMember(job, member, End::kEnded);
+    commands_.Forget(job.id(), job.view.generation(), *nodes_.Find(member.node_id));
+    EndMember(job, member, MemberEnd::kEnded);
   }
   EndGeneration(job, "the generation was not started");
 }
@@ -291,7 +242,7 @@ void Generations::Abandon(Job& job) {
 void Generations::Requeue(Job& job, std::string reason) {
   job.ForgiveNodes();
   jobs_.Changed(job);
-  jobs_.SetState(job, job.state_in_queue(), "to be placed again: " + std::move(reason));
+  jobs_.SetPhase(job, job.phase_in_queue(), "to be placed again: " + std::move(reason));
 }
 
 void Generations::OnRanksStarted(Node& node, const v1::Fence& fence,
@@ -345,8 +296,9 @@ std::optional<StepChange> Generations::OnProgress(Node& node, const v1::Fence& f
     break;
   }
   // Reports are not durable; this much of them decides about restarts.
-  if (change.highest > job->progress_step && job->step_beyond <= job->progress_step) {
-    job->step_beyond = change.highest;
+  const int64_t before = job->record.progress_step();
+  if (change.highest > before && job->step_beyond() <= before) {
+    job->record.set_step_beyond(change.highest);
     jobs_.Changed(*job);
   }
   jobs_.Progressed(*job);

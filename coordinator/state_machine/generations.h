@@ -15,7 +15,7 @@
 // Once a rank has reported that the generation's work is finished, no generation follows it: a
 // death by a signal from outside (SIGKILL, SIGTERM, ...) or a lost host is an event; an exit code
 // other than 0 and a crash of the program (SIGSEGV, SIGABRT, ...) end the job as FAILED.
-// A generation with processes that live on (kept) fails in RENDEZVOUS as it would in RUNNING.
+// A generation with processes that live on (survivors) fails in RENDEZVOUS as it would in RUNNING.
 // A worker that is stopping (DRAINING, Goodbye) takes its ranks with it on purpose: the restart is
 // not charged, and a Prepare that it refuses only places the job anew.
 //
@@ -23,9 +23,12 @@
 // its node says that the ranks have ended. No other node takes its place before the node's fence
 // time, unless the job's writes are fenced.
 //
-// generations.cc has the start, recovery.cc failures and the end, restart_budget.cc what they cost,
-// continuation.cc the generations that go on in process, finished_ranks.cc those whose work is
-// finished, leaving.cc what leaves, adoption.cc returning nodes and restarts.
+// generations.cc has the start, recovery.cc failures and the end, stops.cc stops that are neither,
+// generations_in_process.cc what goes on in process, finished_ranks.cc generations whose work is
+// finished, adoption.cc returning nodes and restarts. What they decide by are values and classes of
+// their own: restart_budget.h what a failure costs, continuation.h which ranks live on,
+// departures.h which members may not be gone, growth.h when a job asks for more nodes,
+// member_commands.h what hosts are told.
 #pragma once
 
 #include <map>
@@ -37,17 +40,18 @@
 #include <vector>
 
 #include "coordinator/state_machine/blocked_ranks.h"
-#include "coordinator/state_machine/deadline_index.h"
+#include "coordinator/state_machine/continuation.h"
+#include "coordinator/state_machine/departures.h"
 #include "coordinator/state_machine/hangs.h"
 #include "coordinator/state_machine/jobs.h"
+#include "coordinator/state_machine/member_commands.h"
 #include "coordinator/state_machine/nodes.h"
+#include "coordinator/state_machine/peer_news.h"
 #include "coordinator/state_machine/placement.h"
 #include "coordinator/state_machine/rendezvous_store.h"
+#include "coordinator/state_machine/restart_budget.h"
 
 namespace meshrun::coordinator {
-
-// For ranks to finish their step, agree and save, once they are asked to stand still.
-inline constexpr std::chrono::seconds kQuiesceTimeout(60);
 
 // SHA-256 of the table with its maps in a fixed order: the same on every host.
 std::string WorldDigest(const v1::World& world);
@@ -55,15 +59,20 @@ std::string WorldDigest(const v1::World& world);
 class Generations {
  public:
   Generations(Context& context, NodeTable& nodes, JobTable& jobs, RendezvousStore& store,
-              BlockedRanks& blocked)
-      : context_(context), nodes_(nodes), jobs_(jobs), store_(store), blocked_(blocked) {}
+              BlockedRanks& blocked, PeerNews& peers, Departures& departures,
+              Continuation& continuation)
+      : context_(context),
+        nodes_(nodes),
+        jobs_(jobs),
+        store_(store),
+        blocked_(blocked),
+        peers_(peers),
+        departures_(departures),
+        continuation_(continuation),
+        commands_(context, nodes) {}
 
   // Phase one of the next generation, with processes of its own.
   void Begin(Job& job, const Placement& placement) { Begin(job, placement, {}); }
-
-  // The healthy nodes that the job's next generation may use now. If it may use more nodes later,
-  // `*waits` says what the job waits for; otherwise `*waits` is empty.
-  std::vector<const v1::Node*> Candidates(const Job& job, std::string* waits) const;
 
   // Messages of a node's session, with their fences. Messages of another generation are logged and
   // ignored.
@@ -87,24 +96,9 @@ class Generations {
   void OnNodeReturned(Node& node, const v1::Hello& hello);
   // The node is LOST: so are its ranks. `stopped`: its worker has said that they were stopped.
   void OnNodeLost(Node& node, const std::string& why, bool stopped);
-  // The LOST node's fence time has come.
-  void OnNodeFenced(Node& node);
-  // The LOST node is about to be removed, and no rank computes there: what it holds for jobs is
-  // given up.
-  void OnNodeForgotten(Node& node);
-
-  // Leaving members whose hosts are connected and have not ended them in time are stuck.
-  void ExpireLeaving();
-  std::optional<SteadyNanos> NextDeadline() const { return leaving_deadlines_.Next(); }
-  // The coordinator itself stood still.
-  void PostponeLeaving() { leaving_deadlines_.PostponeTo(context_.now + context_.lease); }
-
   // A running job asks its ranks to stand still, and goes on with the nodes that there are then.
   // False: not all of them can, nothing has changed.
   bool AskToQuiesce(Job& job, const std::string& reason, bool save);
-  // Whether every rank that runs takes another generation in process.
-  bool TakesGenerations(const Job& job) const;
-
   // A running generation stands still; `rank`: who is to blame, or -1.
   void OnHung(Job& job, int rank, const std::string& message);
 
@@ -121,57 +115,32 @@ class Generations {
   void OnRestored();
   // At the end of a batch: jobs whose survivors wait go on where they can.
   void ProceedAll();
-  // Called at the end of a batch, if the whole queue was looked at and no job waits for existing
-  // nodes. Running jobs that can get more nodes ask their ranks to stand still, so that the jobs
-  // can grow.
-  void GrowAll();
 
  private:
   struct Target {
     Job* job = nullptr;
     Member* member = nullptr;
   };
-  // Ranks of the last generation by node and local rank: those that run live on.
-  using Kept = std::map<std::string, std::vector<v1::RankStatus>>;
-  enum class End {
-    kEnded,  // and said so
-    kGone,   // without a word on how
-    kLost,   // with their node: they may run on
-    kTold,   // not yet: they are told to end
-    kStuck,  // sent SIGKILL, and yet there
-  };
-
   Target Resolve(const Node& node, const v1::Fence& fence, std::string_view what);
-  void SendPrepare(const Job& job, const Member& member);
-  void SendStart(const Job& job, const Member& member);
-  void SendStop(const Job& job, const Member& member, std::chrono::nanoseconds grace);
-  void SendForget(const std::string& job_id, uint64_t generation, const Node& node);
-
-  void Begin(Job& job, const Placement& placement, const Kept& kept);
-  void AddMember(Job& job, const PlacedNode& placed, const std::vector<v1::RankStatus>* kept,
+  void Begin(Job& job, const Placement& placement, const SurvivingRanks& survivors);
+  void AddMember(Job& job, const PlacedNode& placed, const std::vector<v1::RankStatus>* survivors,
                  v1::World* world);
   void Commit(Job& job);
   void Abandon(Job& job);
   void Requeue(Job& job, std::string reason);
-  void AnswerNo(Job& job, Node& node, const v1::PrepareResult& result);
+  // A host cannot prepare: the generation is given up.
+  void OnPrepareFailed(Job& job, Node& node, const v1::PrepareResult& result);
 
   // adoption.cc
   void TakeOver(Job& job, Member& member, Node& node, const v1::RunningGeneration& running);
   void OnUnnamed(Node& node, const std::set<std::string>& carried);
   bool MayFail(const Job& job) const;
 
-  // continuation.cc
-  bool HasKept(const Job& job) const;
-  void SurvivorsWait(Job& job, const std::string& reason);
+  // generations_in_process.cc
+  // `asked`: the ranks have been asked to stand still.
+  void SurvivorsWait(Job& job, bool asked, const std::string& reason);
   void Proceed(Job& job);
-  bool GoOn(Job& job);
-  // Places the job as if the resources of its living members were free. `avoided_too`: if nothing
-  // else fits, nodes that the job avoids are used too.
-  PlacementResult PlaceAgain(Job& job, std::vector<const v1::Node*> nodes, bool avoided_too);
-  bool WaitsForFence(Job& job);
-  // How many ranks stand still for the next generation, of how many that run.
-  static std::pair<int, int> StillAndRunning(const Job& job);
-  void SendQuiesce(const Job& job, const Member& member);
+  bool ContinueInProcess(Job& job);
   void OnJoinDeadline(Job& job);
 
   // recovery.cc
@@ -182,13 +151,13 @@ class Generations {
                      const v1::RankExit* exit);
   void FailJob(Job& job, v1::FailureCause cause, const std::string& message, const Node* node);
   void Quiesce(Job& job, std::chrono::nanoseconds grace, std::string reason);
-  void EndMember(Job& job, Member& member, End how);
+  void EndMember(Job& job, Member& member, MemberEnd how);
   void EndGeneration(Job& job, const std::string& why);
   std::string Unheard(const Job& job) const;
   void Conclude(Job& job);
   // What Stop() was for: stops.cc. False when it was for nothing, or came too late.
   bool ConcludeStop(Job& job);
-  void Finish(Job& job, v1::JobState state, std::string reason);
+  void Finish(Job& job, JobPhase end, std::string reason);
 
   // finished_ranks.cc: what ends after the job's work was finished.
   void TakeExitAfterFinish(Job& job, const Node& node, const v1::RankExit& exit);
@@ -197,37 +166,15 @@ class Generations {
   // Why a job that succeeded did not end cleanly; empty where it did.
   std::string EndsAfterFinish(const Job& job) const;
 
-  // restart_budget.cc
-  bool MayRestart(const Job& job) const;
-  bool LacksProgress(const Job& job) const;
-  bool MadeProgress(const Job& job) const;
-  // Counts the failure of this generation, and says what follows.
-  std::string Charge(Job& job);
-
-  // leaving.cc
-  void Leave(Job& job, Member& member, End how);
-  // Rest of the grace of a member that was told to end.
-  std::chrono::nanoseconds GraceLeft(const Job& job, const LeavingMember& leaving) const;
-  // The host runs a generation that it was told to end: tells it again, since the first Stop may be
-  // lost. False where it was told nothing.
-  bool StopLeaving(const Job& job, const Node& node, const v1::RunningGeneration& running);
-  // Why nothing new is placed on the node: processes there that do not end.
-  void UpdateDrainReason(Node& node);
-  void Release(Job& job, size_t leaving);
-  // The node says that nothing is left of this generation, nor of earlier ones. False where none of
-  // them was leaving.
-  bool OnLeavingEnded(Node& node, const v1::Fence& fence);
-  // Those of the node that Hello does not name are gone; the others are told to end.
-  void OnLeavingReturned(Node& node, const v1::Hello& hello);
-  bool MayCompute(const LeavingMember& leaving) const;
-
   Context& context_;
   NodeTable& nodes_;
   JobTable& jobs_;
   RendezvousStore& store_;
   BlockedRanks& blocked_;
-  // (job, node) of those that were told to end.
-  DeadlineIndex<std::pair<std::string, std::string>> leaving_deadlines_;
+  PeerNews& peers_;
+  Departures& departures_;
+  Continuation& continuation_;
+  MemberCommands commands_;
   // Jobs whose survivors wait, and of which something has changed.
   std::set<std::string> proceed_;
 };

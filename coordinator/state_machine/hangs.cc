@@ -36,10 +36,10 @@ void Hangs::OnProgress(const StepChange& change) {
   if (watch.generation != job.view.generation()) {
     watch = Watch();
     watch.generation = job.view.generation();
-    if (job.longest_step.count() > 0) {
+    if (job.longest_step().count() > 0) {
       // An earlier term has learned it.
       watch.intervals = kIntervalsToLearn;
-      watch.longest = job.longest_step;
+      watch.longest = job.longest_step();
     }
   }
   const int64_t step = change.highest;
@@ -69,10 +69,10 @@ void Hangs::KeepLongest(Job& job, const Watch& watch) {
   if (watch.intervals < kIntervalsToLearn) return;
   // By doubling, so that it is seldom written, and from the longest time with the least limit on.
   std::chrono::nanoseconds kept = kFloor;
-  kept = std::max(kept / kTimesLongest, job.longest_step);
+  kept = std::max(kept / kTimesLongest, job.longest_step());
   while (kept < watch.longest) kept *= 2;
-  if (kept == job.longest_step) return;
-  job.longest_step = kept;
+  if (kept == job.longest_step()) return;
+  *job.record.mutable_longest_step() = ToProtoDuration(kept);
   jobs_.Changed(job);
 }
 

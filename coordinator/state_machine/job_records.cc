@@ -9,6 +9,14 @@ namespace {
 
 constexpr char kHidden[] = "(hidden)";
 
+// What Job has in other members.
+void ClearTimesAndView(v1::JobRecord& record) {
+  record.clear_job();
+  record.clear_generation_since();
+  record.clear_not_before();
+  record.clear_queued_since();
+}
+
 }  // namespace
 
 // The values of the environment, which stay out of what people see.
@@ -23,10 +31,11 @@ std::string MemberKey(const Job& job, uint64_t generation, size_t node_rank) {
 }
 
 void JobTable::Index(const Job& job) {
-  by_sequence_[job.submit_sequence] = job.id();
-  next_sequence_ = std::max(next_sequence_, job.submit_sequence + 1);
-  if (!job.request_id.empty()) by_request_[job.request_id] = job.id();
-  if (job.ended()) ended_.insert({FromProto(job.view.finished_at()), job.submit_sequence});
+  const uint64_t sequence = job.record.submit_sequence();
+  by_sequence_[sequence] = job.id();
+  next_sequence_ = std::max(next_sequence_, sequence + 1);
+  if (!job.record.request_id().empty()) by_request_[job.record.request_id()] = job.id();
+  if (job.ended()) ended_.insert({FromProto(job.view.finished_at()), sequence});
 }
 
 void JobTable::Restore(const std::vector<v1::StateRow>& rows) {
@@ -38,50 +47,7 @@ void JobTable::Restore(const std::vector<v1::StateRow>& rows) {
         continue;
       }
       Job& job = jobs_[row.key()];
-      job.view = std::move(*record.mutable_job());
-      job.submit_sequence = record.submit_sequence();
-      job.request_id = record.request_id();
-      job.cancel_requested = record.cancel_requested();
-      job.cancel_reason = record.cancel_reason();
-      job.cancel_now = record.cancel_now();
-      job.failures_without_progress = record.failures_without_progress();
-      job.progress_step = record.progress_step();
-      job.survivors_wait = record.survivors_wait();
-      job.quiesce_asked = record.quiesce_asked();
-      if (record.has_step_beyond()) job.step_beyond = record.step_beyond();
-      if (record.has_checkpoint_at_failure()) {
-        job.checkpoint_at_failure = record.checkpoint_at_failure();
-      }
-      job.running_since = context_.now;
-      if (record.has_generation_since()) {
-        // The steady clock of the last term is gone.
-        const auto ran = context_.wall - FromProto(record.generation_since());
-        job.running_since -= std::max(ran, std::chrono::nanoseconds(0));
-      }
-      if (record.has_not_before()) {
-        const auto left = FromProto(record.not_before()) - context_.wall;
-        job.not_before = context_.now + std::clamp<std::chrono::nanoseconds>(
-                                            left, std::chrono::nanoseconds(0), kLongestBackoff);
-      }
-      if (record.has_longest_step()) job.longest_step = FromProto(record.longest_step());
-      if (record.has_queued_since()) {
-        const auto waited = context_.wall - FromProto(record.queued_since());
-        job.queued_since = context_.now - std::max(waited, std::chrono::nanoseconds(0));
-      }
-      job.save_asked = record.save_asked();
-      job.may_grow = record.may_grow();
-      job.finished_generation = record.finished_generation();
-      job.failures_of_nodes.insert(record.failures_of_nodes().begin(),
-                                   record.failures_of_nodes().end());
-      job.avoided_nodes.insert(record.avoided_nodes().begin(), record.avoided_nodes().end());
-      job.failed_prepares = record.failed_prepares();
-      job.lost_in_rendezvous = record.lost_in_rendezvous();
-      // A record of an older coordinator has the values in the job.
-      job.env = record.env().empty() ? TakeEnvironment(*job.view.mutable_spec()) : record.env();
-      job.held = record.held();
-      job.stop_intent = record.stop_intent();
-      job.stop_reason = record.stop_reason();
-      job.queue_note = record.queue_note();
+      TakeRecord(job, std::move(record));
       Index(job);
     } else if (row.table() == v1::STATE_TABLE_WORLDS) {
       auto world = std::make_shared<v1::World>();
@@ -137,51 +103,40 @@ void JobTable::Restore(const std::vector<v1::StateRow>& rows) {
   // Deadlines are this term's own: the steady clock of the last one is gone.
   for (auto& [id, job] : jobs_) {
     job.members_prepared = job.members.size();
-    const v1::JobState state = job.view.state();
+    const JobPhase phase = job.phase();
     if (job.ended()) continue;
     job.view.set_state(v1::JOB_STATE_UNSPECIFIED);
-    SetState(job, state, job.view.reason());
+    Enter(job, phase, job.view.reason());
   }
 }
 
-v1::JobRecord JobTable::RecordBeside(const Job& job) const {
-  v1::JobRecord record;
-  record.set_submit_sequence(job.submit_sequence);
-  record.set_request_id(job.request_id);
-  record.set_cancel_requested(job.cancel_requested);
-  record.set_cancel_reason(job.cancel_reason);
-  record.set_cancel_now(job.cancel_now);
-  record.set_failures_without_progress(job.failures_without_progress);
-  record.set_progress_step(job.progress_step);
-  if (job.step_beyond >= 0) record.set_step_beyond(job.step_beyond);
-  record.set_survivors_wait(job.survivors_wait);
-  record.set_quiesce_asked(job.quiesce_asked);
-  if (job.checkpoint_at_failure >= 0) record.set_checkpoint_at_failure(job.checkpoint_at_failure);
-  *record.mutable_env() = job.env;
-  record.set_held(job.held);
-  record.set_stop_intent(job.stop_intent);
-  record.set_stop_reason(job.stop_reason);
-  record.set_queue_note(job.queue_note);
-  record.set_save_asked(job.save_asked);
-  record.set_may_grow(job.may_grow);
-  record.set_finished_generation(job.finished_generation);
-  record.mutable_failures_of_nodes()->insert(job.failures_of_nodes.begin(),
-                                             job.failures_of_nodes.end());
-  record.mutable_avoided_nodes()->Add(job.avoided_nodes.begin(), job.avoided_nodes.end());
-  record.set_failed_prepares(job.failed_prepares);
-  record.set_lost_in_rendezvous(job.lost_in_rendezvous);
-  if (job.active()) {
-    *record.mutable_generation_since() = WallOf(job.running_since);
+// The steady clock of the last term is gone: its times are read off the wall clock.
+void JobTable::TakeRecord(Job& job, v1::JobRecord record) {
+  constexpr std::chrono::nanoseconds kZero(0);
+  const auto ago = [&](const google::protobuf::Timestamp& at) {
+    return std::max(context_.wall - FromProto(at), kZero);
+  };
+  job.running_since = context_.now;
+  if (record.has_generation_since()) job.running_since -= ago(record.generation_since());
+  if (record.has_not_before()) {
+    const auto left = FromProto(record.not_before()) - context_.wall;
+    job.not_before =
+        context_.now + std::clamp<std::chrono::nanoseconds>(left, kZero, kLongestBackoff);
   }
-  if (job.longest_step.count() > 0) {
-    *record.mutable_longest_step() = ToProtoDuration(job.longest_step);
-  }
-  if (job.queued_since.has_value()) {
-    *record.mutable_queued_since() = WallOf(*job.queued_since);
-  }
-  if (job.not_before > context_.now) {
-    *record.mutable_not_before() = WallOf(job.not_before);
-  }
+  if (record.has_queued_since()) job.queued_since = context_.now - ago(record.queued_since());
+  job.view = std::move(*record.mutable_job());
+  // A record of an older coordinator has the values in the job.
+  if (record.env().empty()) *record.mutable_env() = TakeEnvironment(*job.view.mutable_spec());
+  std::sort(record.mutable_avoided_nodes()->begin(), record.mutable_avoided_nodes()->end());
+  ClearTimesAndView(record);
+  job.record = std::move(record);
+}
+
+v1::JobRecord JobTable::RecordWithoutView(const Job& job) const {
+  v1::JobRecord record = job.record;
+  if (job.active()) *record.mutable_generation_since() = WallOf(job.running_since);
+  if (job.queued_since.has_value()) *record.mutable_queued_since() = WallOf(*job.queued_since);
+  if (job.not_before > context_.now) *record.mutable_not_before() = WallOf(job.not_before);
   return record;
 }
 
@@ -190,13 +145,22 @@ google::protobuf::Timestamp JobTable::WallOf(SteadyNanos at) const {
 }
 
 void JobTable::WriteJob(Job& job) {
-  v1::JobRecord record = RecordBeside(job);
+  v1::JobRecord record = RecordWithoutView(job);
   // Copied without the ranks, of which there may be thousands.
   google::protobuf::RepeatedPtrField<v1::RankStatus> ranks;
   ranks.Swap(job.view.mutable_ranks());
   *record.mutable_job() = job.view;
   ranks.Swap(job.view.mutable_ranks());
   context_.Put(v1::STATE_TABLE_JOBS, job.id(), record);
+}
+
+// The row of a member may hold it as leaving too.
+void JobTable::AddLeaving(const LeavingMember& leaving, v1::MemberRecord& record) const {
+  record.set_leaving(true);
+  record.set_stuck(leaving.stuck);
+  record.set_exited(leaving.exited);
+  if (leaving.stop_by.has_value()) *record.mutable_stop_by() = WallOf(*leaving.stop_by);
+  record.mutable_gpus()->Add(leaving.member.gpus.begin(), leaving.member.gpus.end());
 }
 
 void JobTable::WriteMember(const Job& job, size_t index) {
@@ -214,11 +178,7 @@ void JobTable::WriteMember(const Job& job, size_t index) {
   }
   for (const LeavingMember& leaving : job.leaving) {
     if (leaving.generation != job.view.generation() || leaving.node_rank != index) continue;
-    record.set_leaving(true);
-    record.set_stuck(leaving.stuck);
-    record.set_exited(leaving.exited);
-    if (leaving.stop_by.has_value()) *record.mutable_stop_by() = WallOf(*leaving.stop_by);
-    record.mutable_gpus()->Add(leaving.member.gpus.begin(), leaving.member.gpus.end());
+    AddLeaving(leaving, record);
   }
   context_.Put(v1::STATE_TABLE_MEMBERS, MemberKey(job, job.view.generation(), index), record);
 }
@@ -227,13 +187,9 @@ void JobTable::WriteLeaving(const Job& job, const LeavingMember& leaving) {
   v1::MemberRecord record;
   record.set_node_id(leaving.member.node_id);
   record.set_ended(true);
-  record.set_leaving(true);
-  record.set_stuck(leaving.stuck);
-  record.set_exited(leaving.exited);
-  if (leaving.stop_by.has_value()) *record.mutable_stop_by() = WallOf(*leaving.stop_by);
   record.set_slots(leaving.member.slots);
   record.set_memory_bytes(leaving.member.memory_bytes);
-  record.mutable_gpus()->Add(leaving.member.gpus.begin(), leaving.member.gpus.end());
+  AddLeaving(leaving, record);
   context_.Put(v1::STATE_TABLE_MEMBERS, MemberKey(job, leaving.generation, leaving.node_rank),
                record);
 }
@@ -263,7 +219,7 @@ void JobTable::ForgetEnded() {
       context_.Erase(v1::STATE_TABLE_MEMBERS, MemberKey(job, job.view.generation(), i));
     }
     context_.Erase(v1::STATE_TABLE_JOBS, id);
-    by_request_.erase(job.request_id);
+    by_request_.erase(job.record.request_id());
     by_sequence_.erase(sequence);
     jobs_.erase(id);
   }

@@ -28,13 +28,31 @@ bool Job::HasRunOn(const std::string& node_id) const {
   return it != member_by_node.end() && !members[it->second].newcomer;
 }
 
-void Job::ForgiveNodes() {
-  failed_prepares = 0;
-  std::erase_if(avoided_nodes, [&](const std::string& node) {
-    const auto failures = failures_of_nodes.find(node);
-    return failures == failures_of_nodes.end() || failures->second < 2;
-  });
+bool Job::Avoids(const std::string& node_id) const {
+  const auto& avoided = record.avoided_nodes();
+  return std::binary_search(avoided.begin(), avoided.end(), node_id);
 }
+
+void Job::Avoid(const std::string& node_id) {
+  if (Avoids(node_id)) return;
+  auto& avoided = *record.mutable_avoided_nodes();
+  *avoided.Add() = node_id;
+  std::sort(avoided.begin(), avoided.end());
+}
+
+void Job::ForgiveNodes() {
+  record.clear_failed_prepares();
+  auto& avoided = *record.mutable_avoided_nodes();
+  const auto& failures_of_nodes = record.failures_of_nodes();
+  avoided.erase(std::remove_if(avoided.begin(), avoided.end(),
+                               [&](const std::string& node) {
+                                 const auto failures = failures_of_nodes.find(node);
+                                 return failures == failures_of_nodes.end() || failures->second < 2;
+                               }),
+                avoided.end());
+}
+
+std::chrono::nanoseconds Job::longest_step() const { return FromProto(record.longest_step()); }
 
 Job& JobTable::Add(v1::JobSpec spec, std::string request_id) {
   SeededIdSource ids(context_.random);
@@ -43,16 +61,16 @@ Job& JobTable::Add(v1::JobSpec spec, std::string request_id) {
   Job& job = jobs_[id];
   job.view.set_job_id(id);
   *job.view.mutable_spec() = std::move(spec);
-  job.env = TakeEnvironment(*job.view.mutable_spec());
+  *job.record.mutable_env() = TakeEnvironment(*job.view.mutable_spec());
   job.view.set_submitter(context_.user);
   *job.view.mutable_submitted_at() = ToProtoTimestamp(context_.wall);
-  job.submit_sequence = next_sequence_++;
-  job.request_id = std::move(request_id);
-  job.held = job.view.spec().hold();
-  by_sequence_[job.submit_sequence] = id;
-  if (!job.request_id.empty()) by_request_[job.request_id] = id;
+  job.record.set_submit_sequence(next_sequence_++);
+  job.record.set_request_id(std::move(request_id));
+  job.record.set_held(job.view.spec().hold());
+  by_sequence_[job.record.submit_sequence()] = id;
+  if (!job.record.request_id().empty()) by_request_[job.record.request_id()] = id;
   context_.Record("JobSubmitted", id, "", "submitted");
-  SetState(job, v1::JOB_STATE_QUEUED, "");
+  SetPhase(job, JobPhase::kQueued, "");
   return job;
 }
 
@@ -85,11 +103,26 @@ absl::StatusOr<Job*> JobTable::Lookup(const std::string& text) {
                   matches.size(), matches[0]->id(), matches[1]->id()));
 }
 
-void JobTable::SetState(Job& job, v1::JobState state, std::string reason) {
+void JobTable::SetPhase(Job& job, JobPhase phase, std::string reason) {
+  const JobPhase from = job.phase();
+  if (from != phase && !MayFollow(from, phase)) {
+    const std::string change = fmt::format("job {} goes from phase '{}' to '{}'", job.id(),
+                                           OnDisk(from).name, OnDisk(phase).name);
+    context_.Warn(change + ", which is not foreseen: please report it");
+    if (wrong_change_.empty()) wrong_change_ = change;
+  }
+  Enter(job, phase, std::move(reason));
+}
+
+void JobTable::Enter(Job& job, JobPhase phase, std::string reason) {
+  const PhaseOnDisk& entered = OnDisk(phase);
+  const v1::JobState state = entered.state;
   const bool was_queued = job.queued();
   const bool same_state = job.view.state() == state;
-  if (same_state && job.view.reason() == reason) return;
+  if (job.phase() == phase && job.view.reason() == reason) return;
   job.view.set_state(state);
+  job.record.set_survivors_wait(entered.survivors_wait);
+  job.record.set_quiesce_asked(entered.quiesce_asked);
   job.view.set_reason(std::move(reason));
   Changed(job);
   if (same_state) return;
@@ -105,7 +138,7 @@ void JobTable::SetState(Job& job, v1::JobState state, std::string reason) {
     return;
   }
   queue_.Erase(job.id());
-  job.queue_note.clear();
+  job.record.clear_queue_note();
   job.queued_since.reset();
   if (state == v1::JOB_STATE_RENDEZVOUS) {
     deadlines_.Set(job.id(), context_.now + kPrepareTimeout);
@@ -113,7 +146,7 @@ void JobTable::SetState(Job& job, v1::JobState state, std::string reason) {
     SetStopDeadline(job);
   } else if (job.ended()) {
     *job.view.mutable_finished_at() = ToProtoTimestamp(context_.wall);
-    ended_.insert({context_.wall, job.submit_sequence});
+    ended_.insert({context_.wall, job.record.submit_sequence()});
   }
 }
 
@@ -122,14 +155,15 @@ void JobTable::SetStopDeadline(const Job& job) {
 }
 
 void JobTable::Enqueue(Job& job) {
-  if (job.held) {
+  if (job.record.held()) {
     queue_.Erase(job.id());
     deadlines_.Clear(job.id());
     job.queued_since.reset();
     return;
   }
   // What it has run already, and the nodes that it avoids, are its own.
-  const bool alone = job.view.has_run_time() || !job.avoided_nodes.empty() || !job.leaving.empty();
+  const bool alone =
+      job.view.has_run_time() || !job.record.avoided_nodes().empty() || !job.leaving.empty();
   queue_.Insert(job.place(), job.id(), job.view.spec(), alone);
   if (job.view.spec().has_queue_timeout() && !deadlines_.Of(job.id()).has_value()) {
     if (!job.queued_since.has_value()) job.queued_since = context_.now;
@@ -138,7 +172,7 @@ void JobTable::Enqueue(Job& job) {
 }
 
 void JobTable::SetHeld(Job& job, bool held) {
-  job.held = held;
+  job.record.set_held(held);
   Changed(job);
   if (job.queued()) Enqueue(job);
 }

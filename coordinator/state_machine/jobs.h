@@ -15,6 +15,7 @@
 #include "absl/status/statusor.h"
 #include "coordinator/state_machine/context.h"
 #include "coordinator/state_machine/deadline_index.h"
+#include "coordinator/state_machine/job_phase.h"
 #include "coordinator/state_machine/queue_index.h"
 #include "coordinator/state_machine/run_clock.h"
 #include "coordinator/state_machine/watchers.h"
@@ -63,10 +64,9 @@ struct LeavingMember {
 struct Job {
   // What people see: without the values of the environment. Ranks are in rank order.
   v1::Job view;
-  // For the ranks alone.
-  EnvEntries env;
-  uint64_t submit_sequence = 0;
-  std::string request_id;
+  // All else that is durable, as it is written. Its `job` is empty here, since that is the view.
+  // So are its times of the wall clock: not_before, running_since and queued_since below.
+  v1::JobRecord record;
   // Members of the current generation, or of the last one, by node rank.
   std::vector<Member> members;
   // Index in members.
@@ -79,60 +79,38 @@ struct Job {
   // SHA-256 of the current one.
   std::string world_digest;
 
-  // Nodes that could not prepare, left out where others can take the job; the second such failure
-  // ends the job.
-  std::set<std::string> avoided_nodes;
-  uint32_t failed_prepares = 0;
   // It is not started again before: failures without progress follow each other ever more slowly.
   SteadyNanos not_before{0};
-  // How many failures of the job each node has caused. From the second on it is avoided too.
-  std::map<std::string, uint32_t> failures_of_nodes;
-  bool cancel_requested = false;
-  std::string cancel_reason;
-  // Cancelled without grace.
-  bool cancel_now = false;
-  // QUIESCING, and no Stop was sent: the ranks that are left become the next generation, once every
-  // one of their hosts is connected or lost and, with quiesce_asked, all stand still.
-  bool survivors_wait = false;
-  bool quiesce_asked = false;
-  // Those that stand still.
-  std::set<int> quiesced;
-  bool save_asked = false;
-  // It has committed a checkpoint since it last tried to grow.
-  bool may_grow = false;
-  // Nodes lost while generations of the job were being prepared, since one has started.
-  uint32_t lost_in_rendezvous = 0;
   // When the generation started, as far as this term knows.
   SteadyNanos running_since{0};
-  // As in JobRecord; 0: none.
-  uint64_t finished_generation = 0;
-  // The newest checkpoint, of any name, at the last failure.
-  int64_t checkpoint_at_failure = -1;
-  // Since a rank last reported a step beyond progress_step, the highest one of earlier generations.
-  uint32_t failures_without_progress = 0;
-  int64_t progress_step = -1;
-  // As in JobRecord; -1: none.
-  int64_t step_beyond = -1;
-  // As in JobRecord; zero: not learned yet.
-  std::chrono::nanoseconds longest_step{0};
-  // Stays in the queue until it is released.
-  bool held = false;
   // Since when the job is in the queue and not held; set for jobs with a queue timeout.
   std::optional<SteadyNanos> queued_since;
-  // As in JobRecord.
-  v1::StopIntent stop_intent = v1::STOP_INTENT_UNSPECIFIED;
-  std::string stop_reason;
-  std::string queue_note;
+  // Ranks that stand still.
+  std::set<int> quiesced;
   Curve curve;
 
+  Job() { record.set_progress_step(-1); }
+
   const std::string& id() const { return view.job_id(); }
+  // Changed by JobTable::SetPhase.
+  JobPhase phase() const { return PhaseOf(view.state(), record); }
   bool queued() const {
     return view.state() == v1::JOB_STATE_QUEUED || view.state() == v1::JOB_STATE_WAITING;
   }
-  // WAITING once it has run.
-  v1::JobState state_in_queue() const {
-    return view.has_started_at() ? v1::JOB_STATE_WAITING : v1::JOB_STATE_QUEUED;
+  // kWaiting once it has run.
+  JobPhase phase_in_queue() const {
+    return view.has_started_at() ? JobPhase::kWaiting : JobPhase::kQueued;
   }
+  // QUIESCING, and its ranks are to be the next generation.
+  bool survivors_wait() const {
+    return phase() == JobPhase::kSurvivorsWait || phase() == JobPhase::kAskedToQuiesce;
+  }
+  // The ranks of this generation were asked to stand still, and no Stop was sent since.
+  bool asked_to_quiesce() const {
+    return phase() == JobPhase::kAskedToQuiesce || phase() == JobPhase::kFinishing;
+  }
+  // QUIESCING, and its ranks are told to end.
+  bool stopping() const { return phase() == JobPhase::kStopping; }
   // Has a generation whose members are not all gone.
   bool active() const {
     return view.state() == v1::JOB_STATE_RENDEZVOUS || view.state() == v1::JOB_STATE_RUNNING ||
@@ -149,19 +127,31 @@ struct Job {
   // Whether all ranks of the current generation have done their part, as one of them has said: no
   // other generation follows, however its ranks and hosts end.
   bool finished() const {
-    return finished_generation != 0 && finished_generation == view.generation();
+    return record.finished_generation() != 0 && record.finished_generation() == view.generation();
   }
   // Its user allows that it is started more than once.
   bool MayRunAgain() const { return view.spec().max_restarts() > 0; }
-  QueuePlace place() const { return {-int64_t{view.spec().priority()}, submit_sequence}; }
+  QueuePlace place() const { return {-int64_t{view.spec().priority()}, record.submit_sequence()}; }
   std::chrono::nanoseconds kill_grace() const;
   // Grace of a stop that is sent now: zero once the job was cancelled without grace.
   std::chrono::nanoseconds stop_grace() const {
-    return cancel_now ? std::chrono::nanoseconds(0) : kill_grace();
+    return record.cancel_now() ? std::chrono::nanoseconds(0) : kill_grace();
   }
+  // -1: no rank has reported a step beyond progress_step.
+  int64_t step_beyond() const { return record.has_step_beyond() ? record.step_beyond() : -1; }
+  // The newest checkpoint, of any name, at the last failure; -1: there was none.
+  int64_t checkpoint_at_failure() const {
+    return record.has_checkpoint_at_failure() ? record.checkpoint_at_failure() : -1;
+  }
+  // Zero: not learned yet.
+  std::chrono::nanoseconds longest_step() const;
   Member* FindMember(const std::string& node_id);
   // Whether ranks of the current generation, or of those from which it goes on, have run there.
   bool HasRunOn(const std::string& node_id) const;
+  // A node that could not prepare, or has failed the job twice, is left out where others can take
+  // the job.
+  bool Avoids(const std::string& node_id) const;
+  void Avoid(const std::string& node_id);
   // Nodes that could not prepare once may have the job again.
   void ForgiveNodes();
   // Ranks of other generations on hosts that are lost do no harm: the job says so, or commits its
@@ -192,8 +182,12 @@ class JobTable {
   // By whole id, or by a prefix that only one job has. NOT_FOUND says how many jobs match.
   absl::StatusOr<Job*> Lookup(const std::string& id_or_prefix);
 
-  // Changes state and reason; starts the deadline that the state has, if any.
-  void SetState(Job& job, v1::JobState state, std::string reason);
+  // Changes phase and reason; starts the deadline that the state has, if any. A change that
+  // kPhaseChanges lacks is a fault of the state machine: it is logged, and made.
+  void SetPhase(Job& job, JobPhase phase, std::string reason);
+  void SetReason(Job& job, std::string reason) { SetPhase(job, job.phase(), std::move(reason)); }
+  // The first change that kPhaseChanges lacks; empty: there was none. For tests and invariants.
+  const std::string& wrong_change() const { return wrong_change_; }
   // Instead of the one that the state has.
   void SetDeadline(const Job& job, SteadyNanos at) { deadlines_.Set(job.id(), at); }
   // The one of a stop that is sent now.
@@ -252,8 +246,8 @@ class JobTable {
   void Restore(const std::vector<v1::StateRow>& rows);
   // Rows of what changed, and one item to each watcher of it.
   void WriteChanged();
-  // What the job's row holds besides the job as people see it.
-  v1::JobRecord RecordBeside(const Job& job) const;
+  // What the job's row holds now, without the job as people see it.
+  v1::JobRecord RecordWithoutView(const Job& job) const;
 
   const std::map<std::string, Job>& all() const { return jobs_; }
 
@@ -264,13 +258,16 @@ class JobTable {
   static constexpr int kMaxWorldRanks = 200'000;
 
   void Index(const Job& job);
+  void Enter(Job& job, JobPhase phase, std::string reason);
   void DropOldWorlds(Job& job);
   // Into the queue, unless it is held.
   void Enqueue(Job& job);
   // Ended jobs that are too many or too old: those that ended first.
   void ForgetEnded();
   google::protobuf::Timestamp WallOf(SteadyNanos at) const;
+  void TakeRecord(Job& job, v1::JobRecord record);
   void WriteJob(Job& job);
+  void AddLeaving(const LeavingMember& leaving, v1::MemberRecord& record) const;
   void WriteMember(const Job& job, size_t index);
   void WriteLeaving(const Job& job, const LeavingMember& leaving);
   void Tell(const Job& job);
@@ -291,6 +288,7 @@ class JobTable {
   std::set<std::string> changed_;
   std::set<std::string> progressed_;
   std::set<std::pair<std::string, size_t>> changed_members_;
+  std::string wrong_change_;
 };
 
 std::string_view StateName(v1::JobState state);

@@ -103,7 +103,7 @@ void StateMachine::ListJobs(uint64_t call_id, const v1::ListJobsRequest& request
   v1::ListJobsResponse response;
   if (jobs.size() > limit) {
     jobs.pop_back();
-    response.set_next_page_token(std::to_string(jobs.back()->submit_sequence));
+    response.set_next_page_token(std::to_string(jobs.back()->record.submit_sequence()));
   }
   for (const Job* job : jobs) {
     *response.add_jobs() = parts_->jobs.View(*job, /*with_ranks=*/false);

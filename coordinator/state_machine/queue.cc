@@ -36,8 +36,13 @@ bool EnoughIsFree(const PlacementRequest& request) {
 
 }  // namespace
 
-Queue::Queue(Context& context, NodeTable& nodes, JobTable& jobs, Generations& generations)
-    : context_(context), nodes_(nodes), jobs_(jobs), generations_(generations) {
+Queue::Queue(Context& context, NodeTable& nodes, JobTable& jobs, Departures& departures,
+             Generations& generations)
+    : context_(context),
+      nodes_(nodes),
+      jobs_(jobs),
+      departures_(departures),
+      generations_(generations) {
   jobs_.reason_of = [this](const Job& job) { return ReasonOf(job); };
 }
 
@@ -113,9 +118,9 @@ bool Queue::StartOrWait(const QueueIndex::Entry& entry) {
   std::string waits;
   PlacementRequest request = RequestOf(job, &waits);
   PlacementResult result = TryPlace(request);
-  if (!result.placement.has_value() && !job.avoided_nodes.empty() && waits.empty()) {
+  if (!result.placement.has_value() && !job.record.avoided_nodes().empty() && waits.empty()) {
     // No other node can take the job, and the reason why this one could not prepare may be gone.
-    request.nodes = generations_.Candidates(job, &waits);
+    request.nodes = departures_.Candidates(job, &waits);
     result = TryPlace(request);
   }
   if (result.placement.has_value()) {
@@ -187,8 +192,8 @@ void Queue::MakeRoom(const PlacementRequest& request, const Job& job) {
 
 PlacementRequest Queue::RequestOf(const Job& job, std::string* waits) const {
   PlacementRequest request{job.view.spec(), {}, {}};
-  for (const v1::Node* node : generations_.Candidates(job, waits)) {
-    if (!job.avoided_nodes.contains(node->node_id())) request.nodes.push_back(node);
+  for (const v1::Node* node : departures_.Candidates(job, waits)) {
+    if (!job.Avoids(node->node_id())) request.nodes.push_back(node);
   }
   for (const Member& member : job.members) request.previous.push_back(member.node_id);
   return request;
@@ -211,8 +216,8 @@ std::vector<Holder> Queue::Holders() const {
       if (is_new) {
         holder.job_id = job_id;
         holder.until = GoneBy(*job);
-        holder.stopping = job->view.state() == v1::JOB_STATE_QUIESCING && !job->survivors_wait;
-        holder.restartable = job->MayRunAgain() && !job->cancel_requested;
+        holder.stopping = job->stopping();
+        holder.restartable = job->MayRunAgain() && !job->record.cancel_requested();
         holder.priority = job->view.spec().priority();
         holder.since = context_.now - jobs_.run_clock().Used(job->view);
       }
@@ -225,7 +230,7 @@ std::vector<Holder> Queue::Holders() const {
 }
 
 std::optional<SteadyNanos> Queue::GoneBy(const Job& job) const {
-  if (job.view.state() == v1::JOB_STATE_QUIESCING && !job.survivors_wait) {
+  if (job.stopping()) {
     return jobs_.Deadline(job);
   }
   const std::optional<SteadyNanos> end = jobs_.run_clock().End(job.view);
@@ -261,8 +266,8 @@ std::optional<SteadyNanos> Queue::NextDeadline() const {
 }
 
 std::string Queue::ReasonOf(const Job& job) const {
-  const std::string note = job.queue_note.empty() ? "" : job.queue_note + "; ";
-  if (job.held) {
+  const std::string note = job.record.queue_note().empty() ? "" : job.record.queue_note() + "; ";
+  if (job.record.held()) {
     return fmt::format("{}held: 'meshrun release {}' lets it go on", note, job.id());
   }
   if (nodes_.recovering() > 0) {
@@ -280,7 +285,7 @@ std::string Queue::ReasonOf(const Job& job) const {
   std::string reason = note + entry->shape->refusal;
   // Nobody has looked at it: it came with others, and its turn is later.
   if (entry->shape->refusal.empty()) {
-    reason = !note.empty()                ? job.queue_note
+    reason = !note.empty()                ? job.record.queue_note()
              : !job.view.reason().empty() ? job.view.reason()
                                           : "waits for its turn";
   }

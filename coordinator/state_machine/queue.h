@@ -17,6 +17,7 @@
 #include <string>
 #include <vector>
 
+#include "coordinator/state_machine/departures.h"
 #include "coordinator/state_machine/generations.h"
 #include "coordinator/state_machine/reservation.h"
 
@@ -24,7 +25,8 @@ namespace meshrun::coordinator {
 
 class Queue {
  public:
-  Queue(Context& context, NodeTable& nodes, JobTable& jobs, Generations& generations);
+  Queue(Context& context, NodeTable& nodes, JobTable& jobs, Departures& departures,
+        Generations& generations);
 
   // Called at the end of a batch. True: it looked at the whole queue, because nodes or the head of
   // the queue had changed.
@@ -83,7 +85,7 @@ class Queue {
   bool Backfill(const QueueIndex::Entry& entry);
   void MakeRoom(const PlacementRequest& request, const Job& job);
   const Reservation& HeadsReservation();
-  // `*waits`: as in Generations::Candidates.
+  // `*waits`: as in Departures::Candidates.
   PlacementRequest RequestOf(const Job& job, std::string* waits) const;
   PlacementResult TryPlace(const PlacementRequest& request);
   std::vector<Holder> Holders() const;
@@ -95,6 +97,7 @@ class Queue {
   Context& context_;
   NodeTable& nodes_;
   JobTable& jobs_;
+  Departures& departures_;
   Generations& generations_;
   std::optional<Head> head_;
   size_t placements_ = 0;

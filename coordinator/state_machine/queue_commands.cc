@@ -32,7 +32,7 @@ void Queue::UpdateJob(uint64_t call_id, const v1::UpdateJobRequest& request) {
         call_id, absl::FailedPreconditionError(fmt::format("job {} has ended: it is {}", job.id(),
                                                            StateName(job.view.state()))));
   }
-  if (request.has_hold() && request.hold() != job.held) {
+  if (request.has_hold() && request.hold() != job.record.held()) {
     context_.Record(request.hold() ? "JobHeld" : "JobReleased", job.id(), "",
                     job.queued() ? "" : "counts when the job is in the queue again");
     jobs_.SetHeld(job, request.hold());
@@ -170,7 +170,7 @@ void Queue::RemoveNode(uint64_t call_id, const v1::RemoveNodeRequest& request) {
             "good, say so with --gone",
             node.record.name(), *node.jobs.begin(), until)));
   }
-  generations_.OnNodeForgotten(node);
+  departures_.OnNodeForgotten(node);
   v1::RemoveNodeResponse response;
   *response.mutable_node() = node.record;
   drains_.Clear(node.id());
@@ -209,7 +209,9 @@ void Queue::OnWorkerStopping(const Node& node) {
   for (const std::string& job_id : here) {
     Job* const job = jobs_.Find(job_id);
     const Member* const member = job == nullptr ? nullptr : job->FindMember(node.id());
-    if (member == nullptr || member->ended || !job->MayRunAgain() || job->quiesce_asked) continue;
+    if (member == nullptr || member->ended || !job->MayRunAgain() || job->asked_to_quiesce()) {
+      continue;
+    }
     const std::string reason =
         fmt::format("moved away from {}: the worker there is stopping", node.record.name());
     if (!generations_.AskToQuiesce(*job, reason, /*save=*/true) &&

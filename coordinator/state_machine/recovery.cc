@@ -74,8 +74,7 @@ void Generations::TakeExit(Job& job, const Node& node, const v1::RankExit& exit)
   status.set_state(v1::RANK_STATE_EXITED);
   *status.mutable_exit() = exit;
   // After the first failure or a cancel every further death is a consequence, whatever its cause.
-  if (job.view.state() == v1::JOB_STATE_QUIESCING && !ExitedCleanly(exit) &&
-      (!job.survivors_wait || job.failed())) {
+  if (!ExitedCleanly(exit) && (job.stopping() || (job.survivors_wait() && job.failed()))) {
     status.mutable_exit()->set_teardown(true);
   }
   // Lines of a consequence tell nothing, and thousands of them are many.
@@ -85,11 +84,13 @@ void Generations::TakeExit(Job& job, const Node& node, const v1::RankExit& exit)
   store_.OnRankGone(job, exit.rank(), text);
   if (ExitedCleanly(exit)) {
     blocked_.OnRankLeft(job, exit.rank());
+    peers_.OnRankLeft(job, exit.rank());
   } else {
-    blocked_.OnRankLost(job, exit.rank(), PeerEndSentence(exit, node.record.name()));
+    blocked_.OnRankLost(job, exit.rank());
+    peers_.OnRankLost(job, exit.rank(), PeerEndSentence(exit, node.record.name()));
   }
   // A rank that its worker stopped has not finished, however it ended.
-  if (job.survivors_wait || job.quiesce_asked) proceed_.insert(job.id());
+  if (job.survivors_wait() || job.asked_to_quiesce()) proceed_.insert(job.id());
   if (job.finished()) {
     TakeExitAfterFinish(job, node, exit);
     return;
@@ -154,8 +155,9 @@ void Generations::RecordFailure(Job& job, v1::FailureCause cause, const std::str
   if (node != nullptr && !failure.planned() && cause == v1::FAILURE_CAUSE_NODE_LOST) {
     nodes_.CountAbsence(*nodes_.Find(node->id()));
   }
-  if (node != nullptr && !failure.planned() && ++job.failures_of_nodes[node->id()] >= 2) {
-    job.avoided_nodes.insert(node->id());
+  if (node != nullptr && !failure.planned() &&
+      ++(*job.record.mutable_failures_of_nodes())[node->id()] >= 2) {
+    job.Avoid(node->id());
     context_.Record("NodeAvoided", job.id(), node->id(),
                     fmt::format("{} has failed the job twice: others are preferred to it",
                                 node->record.name()));
@@ -168,8 +170,9 @@ void Generations::Fail(Job& job, v1::FailureCause cause, std::string message, co
   RecordFailure(job, cause, message, node, exit);
   context_.Record(exit == nullptr ? "NodeFailed" : "RankFailed", job.id(),
                   node == nullptr ? "" : node->id(), message);
-  if (TakesGenerations(job) && !job.cancel_requested && MayRestart(job)) {
-    SurvivorsWait(job, message);
+  if (TakesGenerations(job) && !job.record.cancel_requested() &&
+      RestartBudget(job, context_.now).MayRestart()) {
+    SurvivorsWait(job, job.asked_to_quiesce(), message);
   } else {
     Quiesce(job, job.kill_grace(), std::move(message));
   }
@@ -179,30 +182,28 @@ void Generations::Fail(Job& job, v1::FailureCause cause, std::string message, co
 void Generations::FailJob(Job& job, v1::FailureCause cause, const std::string& message,
                           const Node* node) {
   RecordFailure(job, cause, message, node, nullptr);
-  Finish(job, v1::JOB_STATE_FAILED, message);
+  Finish(job, JobPhase::kFailed, message);
 }
 
 void Generations::Quiesce(Job& job, std::chrono::nanoseconds grace, std::string reason) {
-  job.survivors_wait = false;
-  job.quiesce_asked = false;
-  jobs_.SetState(job, v1::JOB_STATE_QUIESCING, std::move(reason));
+  jobs_.SetPhase(job, JobPhase::kStopping, std::move(reason));
   // Survivors that waited may be stopped for the same reason.
   jobs_.Changed(job);
   jobs_.SetStopDeadline(job);
-  blocked_.Tell(job);
-  for (const Member& member : job.members) SendStop(job, member, grace);
+  peers_.Tell(job);
+  for (const Member& member : job.members) commands_.Stop(job, member, grace);
 }
 
 void Generations::OnEnded(Node& node, const v1::Fence& fence) {
-  SendForget(fence.job_id(), fence.generation(), node);
+  commands_.Forget(fence.job_id(), fence.generation(), node);
   const size_t strays = std::erase_if(node.strays, [&](const auto& stray) {
     return stray.first == fence.job_id() && stray.second <= fence.generation();
   });
   if (strays > 0) {
-    UpdateDrainReason(node);
+    departures_.UpdateDrainReason(node);
     return;
   }
-  if (OnLeavingEnded(node, fence)) {
+  if (departures_.OnEnded(node, fence)) {
     const Job* known = jobs_.Find(fence.job_id());
     if (fence.generation() != known->view.generation()) return;
     const auto place = known->member_by_node.find(node.id());
@@ -210,17 +211,17 @@ void Generations::OnEnded(Node& node, const v1::Fence& fence) {
   }
   const auto [job, member] = Resolve(node, fence, "GenerationEnded");
   if (job == nullptr) return;
-  if (job->view.state() == v1::JOB_STATE_RENDEZVOUS && !HasKept(*job)) {
+  if (job->view.state() == v1::JOB_STATE_RENDEZVOUS && !HasSurvivors(*job)) {
     v1::PrepareResult gave_up;
     gave_up.set_error("gave the generation up before its start");
     OnPrepareResult(node, fence, gave_up);
     return;
   }
-  EndMember(*job, *member, End::kEnded);
+  EndMember(*job, *member, MemberEnd::kEnded);
   for (int i = 0; i < member->rank_count && !job->failed(); ++i) {
     const v1::RankStatus& status = job->view.ranks(member->first_rank + i);
     if (status.state() == v1::RANK_STATE_EXITED) continue;
-    if (job->view.state() == v1::JOB_STATE_QUIESCING && !job->survivors_wait) break;
+    if (job->stopping()) break;
     if (job->finished()) {
       NoteEndAfterFinish(*job, node,
                          fmt::format("{} says that its ranks have ended, but not how rank {} did",
@@ -232,27 +233,29 @@ void Generations::OnEnded(Node& node, const v1::Fence& fence) {
                      node.record.name(), status.assignment().rank()),
          &node, nullptr);
   }
-  if (job->survivors_wait) proceed_.insert(job->id());
+  if (job->survivors_wait()) proceed_.insert(job->id());
   Conclude(*job);
 }
 
-void Generations::EndMember(Job& job, Member& member, End how) {
+void Generations::EndMember(Job& job, Member& member, MemberEnd how) {
   if (member.ended) return;
   bool all_exited = true;
   for (int i = 0; i < member.rank_count; ++i) {
     v1::RankStatus& status = *job.view.mutable_ranks(member.first_rank + i);
     if (status.state() == v1::RANK_STATE_EXITED) continue;
     all_exited = false;
-    if (how == End::kEnded) continue;
+    if (how == MemberEnd::kEnded) continue;
     status.set_state(v1::RANK_STATE_LOST);
     status.set_end(fmt::format("lost with {}", status.node_name()));
     store_.OnRankGone(job, member.first_rank + i,
                       fmt::format("rank {} was {}", member.first_rank + i, status.end()));
-    blocked_.OnRankLost(job, member.first_rank + i,
-                        fmt::format("its host {} was lost", status.node_name()));
+    blocked_.OnRankLost(job, member.first_rank + i);
+    peers_.OnRankLost(job, member.first_rank + i,
+                      fmt::format("its host {} was lost", status.node_name()));
   }
-  if ((how == End::kLost && !all_exited) || how == End::kTold || how == End::kStuck) {
-    Leave(job, member, how);
+  if ((how == MemberEnd::kLost && !all_exited) || how == MemberEnd::kToldToEnd ||
+      how == MemberEnd::kStuck) {
+    departures_.Leave(job, member, how);
   } else if (Node* node = nodes_.Find(member.node_id); node != nullptr) {
     nodes_.Release(*node, job.id(), member.slots, member.memory_bytes, member.gpus);
   }
@@ -265,72 +268,72 @@ void Generations::EndMember(Job& job, Member& member, End how) {
 void Generations::Conclude(Job& job) {
   if (job.members_alive > 0 || !job.active()) return;
   EndGeneration(job, "the generation has ended");
-  job.survivors_wait = false;
-  job.quiesce_asked = false;
   if (ConcludeStop(job)) return;
-  const bool may_restart = MayRestart(job);
-  if (job.failed() && (!job.cancel_requested || !may_restart)) {
+  RestartBudget budget(job, context_.now);
+  const bool may_restart = budget.MayRestart();
+  if (job.failed() && (!job.record.cancel_requested() || !may_restart)) {
     if (!may_restart) {
-      if (!job.finished() && LacksProgress(job) &&
+      if (!job.finished() && budget.LacksProgress() &&
           job.view.restarts_charged() < job.view.spec().max_restarts()) {
         job.view.mutable_failure()->set_cause(v1::FAILURE_CAUSE_NO_PROGRESS);
         job.view.mutable_failure()->set_message(fmt::format(
             "{} generations in a row without a step of progress, the last one after: {}",
-            job.failures_without_progress + 1, job.view.failure().message()));
+            job.record.failures_without_progress() + 1, job.view.failure().message()));
       }
-      Finish(job, v1::JOB_STATE_FAILED, job.view.failure().message());
+      Finish(job, JobPhase::kFailed, job.view.failure().message());
       return;
     }
-    const std::string reason = Charge(job);
+    const std::string reason = budget.Charge();
     // The job itself fails, not what it runs on.
     if (job.view.failure().has_exit()) {
-      job.not_before = context_.now + Backoff(job.failures_without_progress);
+      job.not_before = context_.now + Backoff(job.record.failures_without_progress());
     }
     context_.Record("JobRestarting", job.id(), "", reason);
-    jobs_.SetState(job, v1::JOB_STATE_WAITING, reason);
+    jobs_.SetPhase(job, JobPhase::kWaiting, reason);
     return;
   }
-  if (job.cancel_requested) {
-    Finish(job, v1::JOB_STATE_CANCELLED, job.cancel_reason);
+  if (job.record.cancel_requested()) {
+    Finish(job, JobPhase::kCancelled, job.record.cancel_reason());
     return;
   }
-  Finish(job, v1::JOB_STATE_SUCCEEDED, EndsAfterFinish(job));
+  Finish(job, JobPhase::kSucceeded, EndsAfterFinish(job));
 }
 
 void Generations::EndGeneration(Job& job, const std::string& why) {
   store_.EndGeneration(job, why);
   blocked_.EndGeneration(job);
+  peers_.EndGeneration(job);
 }
 
-void Generations::Finish(Job& job, v1::JobState state, std::string reason) {
-  const std::string kind = state == v1::JOB_STATE_SUCCEEDED ? "JobSucceeded"
-                           : state == v1::JOB_STATE_FAILED  ? "JobFailed"
-                                                            : "JobCancelled";
+void Generations::Finish(Job& job, JobPhase end, std::string reason) {
+  const std::string kind = end == JobPhase::kSucceeded ? "JobSucceeded"
+                           : end == JobPhase::kFailed  ? "JobFailed"
+                                                       : "JobCancelled";
   context_.Record(kind, job.id(), "", reason);
-  jobs_.SetState(job, state, std::move(reason));
+  jobs_.SetPhase(job, end, std::move(reason));
 }
 
 void Generations::Cancel(Job& job, bool now, const std::string& reason) {
   if (job.ended()) return;
-  if (now && !job.cancel_now) {
-    job.cancel_now = true;
+  if (now && !job.record.cancel_now()) {
+    job.record.set_cancel_now(true);
     jobs_.Changed(job);
   }
-  if (!job.cancel_requested) {
-    job.cancel_requested = true;
-    job.cancel_reason = reason.empty() ? "cancelled by a client" : reason;
-    context_.Record("CancelRequested", job.id(), "", job.cancel_reason);
+  if (!job.record.cancel_requested()) {
+    job.record.set_cancel_requested(true);
+    job.record.set_cancel_reason(reason.empty() ? "cancelled by a client" : reason);
+    context_.Record("CancelRequested", job.id(), "", job.record.cancel_reason());
     jobs_.Changed(job);
   }
   if (job.queued()) {
-    Finish(job, v1::JOB_STATE_CANCELLED, job.cancel_reason);
-  } else if (job.view.state() == v1::JOB_STATE_RENDEZVOUS && !HasKept(job)) {
+    Finish(job, JobPhase::kCancelled, job.record.cancel_reason());
+  } else if (job.view.state() == v1::JOB_STATE_RENDEZVOUS && !HasSurvivors(job)) {
     Abandon(job);
-    Finish(job, v1::JOB_STATE_CANCELLED, job.cancel_reason);
-  } else if (job.view.state() != v1::JOB_STATE_QUIESCING || job.survivors_wait) {
-    Quiesce(job, job.stop_grace(), job.cancel_reason);
+    Finish(job, JobPhase::kCancelled, job.record.cancel_reason());
+  } else if (!job.stopping()) {
+    Quiesce(job, job.stop_grace(), job.record.cancel_reason());
   } else if (now) {
-    for (const Member& member : job.members) SendStop(job, member, job.stop_grace());
+    for (const Member& member : job.members) commands_.Stop(job, member, job.stop_grace());
     jobs_.ShortenStop(job, job.stop_grace());
   }
 }
@@ -366,7 +369,7 @@ void Generations::OnDeadline(Job& job) {
     return;
   }
   if (job.view.state() != v1::JOB_STATE_QUIESCING) return;
-  if (job.survivors_wait) {
+  if (job.survivors_wait()) {
     if (!job.failed()) {
       RecordFailure(job, v1::FAILURE_CAUSE_MOVED,
                     job.view.reason() + "; not all ranks stood still in time", nullptr, nullptr);
@@ -381,9 +384,9 @@ void Generations::OnDeadline(Job& job) {
         "MemberStuck", job.id(), node.id(),
         fmt::format("{} did not say that its ranks ended; it is told to kill and forget them",
                     node.record.name()));
-    SendForget(job.id(), job.view.generation(), node);
+    commands_.Forget(job.id(), job.view.generation(), node);
     // A host that is not connected may not have heard of the stop: its ranks may compute.
-    EndMember(job, member, node.session_id == 0 ? End::kLost : End::kStuck);
+    EndMember(job, member, node.session_id == 0 ? MemberEnd::kLost : MemberEnd::kStuck);
   }
   Conclude(job);
 }

@@ -4,6 +4,10 @@
 // call that waits is answered later: when what it waits for is there, at its deadline, or when the
 // generation ends. A repeated mutating call with the same request_id gets the recorded answer of
 // the first.
+//
+// rendezvous_store.cc has what all share: who may call, and the answers that are kept. Then there
+// are store_values.cc, store_groups.cc with unique ids, store_waiters.cc for the calls that wait
+// for either, and barriers.cc.
 #pragma once
 
 #include <deque>
@@ -36,8 +40,20 @@ class RendezvousStore {
   // an error. `rank`: who calls, where the request says it.
   Job* Admit(uint64_t call_id, const v1::Fence& fence, int rank = -1);
 
-  // True when the event is a store call; it has then been answered or waits.
-  bool Step(const v1::StateEvent& event);
+  // Calls of ranks. Each is answered at once, or waits.
+  void Set(uint64_t call_id, const v1::SetValuesRequest& request);
+  void Get(uint64_t call_id, const v1::GetValuesRequest& request);
+  void WaitForKeys(uint64_t call_id, const v1::WaitKeysRequest& request);
+  void AddTo(uint64_t call_id, const v1::AddValueRequest& request);
+  void CompareSet(uint64_t call_id, const v1::CompareSetValueRequest& request);
+  void Append(uint64_t call_id, const v1::AppendValueRequest& request);
+  void Delete(uint64_t call_id, const v1::DeleteKeyRequest& request);
+  void CountKeys(uint64_t call_id, const v1::CountKeysRequest& request);
+  void Enter(uint64_t call_id, const v1::EnterBarrierRequest& request);
+  void Publish(uint64_t call_id, const v1::PublishUniqueIdRequest& request);
+  void AwaitId(uint64_t call_id, const v1::AwaitUniqueIdRequest& request);
+  void Register(uint64_t call_id, const v1::RegisterGroupRequest& request);
+  void World(uint64_t call_id, const v1::GetWorldRequest& request);
 
   // A rank has left: barriers that still need it fail.
   void OnRankGone(const Job& job, int rank, const std::string& how);
@@ -92,6 +108,8 @@ class RendezvousStore {
   };
 
   Generation& Of(const Job& job);
+  // Of the row of a value (kind "k") or of a unique id (kind "u").
+  static std::string RowKey(const Job& job, std::string_view kind, std::string_view key);
   // Answers a repeated call; false when it is new.
   template <typename Response>
   bool Repeat(uint64_t call_id, const Job& job, std::string_view method,
@@ -114,21 +132,10 @@ class RendezvousStore {
   void Forget(uint64_t call_id);
   std::string Missing(const Generation& generation, const Waiter& waiter) const;
 
-  void Set(uint64_t call_id, const v1::SetValuesRequest& request);
   template <typename Request>
-  void Get(uint64_t call_id, const Request& request, Waiter::Kind kind);
-  void AddTo(uint64_t call_id, const v1::AddValueRequest& request);
-  void CompareSet(uint64_t call_id, const v1::CompareSetValueRequest& request);
-  void Append(uint64_t call_id, const v1::AppendValueRequest& request);
-  void Delete(uint64_t call_id, const v1::DeleteKeyRequest& request);
-  void CountKeys(uint64_t call_id, const v1::CountKeysRequest& request);
-  void Publish(uint64_t call_id, const v1::PublishUniqueIdRequest& request);
-  void AwaitId(uint64_t call_id, const v1::AwaitUniqueIdRequest& request);
-  void Register(uint64_t call_id, const v1::RegisterGroupRequest& request);
-  void World(uint64_t call_id, const v1::GetWorldRequest& request);
+  void AwaitKeys(uint64_t call_id, const Request& request, Waiter::Kind kind);
 
   // barriers.cc
-  void Enter(uint64_t call_id, const v1::EnterBarrierRequest& request);
   // False: the call has been answered, because some or all of its ranks had passed already.
   bool NoneHasPassed(uint64_t call_id, const Job& job,
                      const std::vector<v1::BarrierEntry>& entries);

@@ -5,7 +5,6 @@
 #include <utility>
 
 #include "coordinator/state_machine/callers.h"
-#include "core/job_spec.h"
 #include "core/proto_time.h"
 #include "core/text.h"
 
@@ -44,9 +43,9 @@ Actions StateMachine::Step(const v1::StateEvent& event) {
     bool looked = parts_->queue.PlaceJobs();
     // Jobs that made room without having run have given their nodes back at once.
     if (context.placement_due) looked |= parts_->queue.PlaceJobs();
-    if (looked && !parts_->queue.WaitsForNodes()) parts_->generations.GrowAll();
+    if (looked && !parts_->queue.WaitsForNodes()) parts_->growth.GrowAll();
     AnswerSubmitted();
-    parts_->blocked.TellAll();
+    parts_->peers.TellAll();
     parts_->nodes.WriteChanged();
     parts_->jobs.WriteChanged();
   }
@@ -57,8 +56,8 @@ std::optional<SteadyNanos> StateMachine::NextDeadline() const {
   std::optional<SteadyNanos> next;
   for (const auto& deadline :
        {parts_->nodes.NextDeadline(), parts_->jobs.NextDeadline(), parts_->store.NextDeadline(),
-        parts_->blocked.NextDeadline(), parts_->hangs.NextDeadline(),
-        parts_->generations.NextDeadline(), parts_->flight_records.NextDeadline(),
+        parts_->blocked.NextDeadline(), parts_->peers.NextDeadline(), parts_->hangs.NextDeadline(),
+        parts_->departures.NextDeadline(), parts_->flight_records.NextDeadline(),
         parts_->queue.NextDeadline(), parts_->jobs.NextTelling()}) {
     if (deadline.has_value() && (!next.has_value() || *deadline < *next)) next = deadline;
   }
@@ -114,7 +113,7 @@ void StateMachine::ExpireDue(SteadyNanos previous) {
                              FormatDuration(context.now - previous)));
     parts_->nodes.PostponeLeases();
     parts_->jobs.PostponeDeadlines();
-    parts_->generations.PostponeLeaving();
+    parts_->departures.Postpone();
     parts_->hangs.Postpone();
   }
   const auto due = NextDeadline();
@@ -124,9 +123,9 @@ void StateMachine::ExpireDue(SteadyNanos previous) {
         *node, fmt::format("{} is lost: {}", node->record.name(), node->lost_because),
         /*stopped=*/false);
   }
-  while (Node* node = parts_->nodes.NextFenced()) parts_->generations.OnNodeFenced(*node);
+  while (Node* node = parts_->nodes.NextFenced()) parts_->departures.OnNodeFenced(*node);
   while (Job* job = parts_->jobs.PopDue()) parts_->generations.OnDeadline(*job);
-  parts_->generations.ExpireLeaving();
+  parts_->departures.ExpireDue();
   parts_->queue.ExpireDue();
   parts_->store.ExpireDue();
   parts_->blocked.ExpireDue();
@@ -146,6 +145,7 @@ void StateMachine::Dispatch(const v1::StateEvent& event) {
     }
     return;
   }
+  // Without a default: the compiler names an event that is not here.
   switch (event.event_case()) {
     case v1::StateEvent::kSessionMessage:
       OnSessionMessage(event.session_message());
@@ -206,6 +206,45 @@ void StateMachine::Dispatch(const v1::StateEvent& event) {
     case v1::StateEvent::kUploadFlightRecord:
       parts_->flight_records.Upload(call, event.upload_flight_record());
       break;
+    case v1::StateEvent::kSetValues:
+      parts_->store.Set(call, event.set_values());
+      break;
+    case v1::StateEvent::kGetValues:
+      parts_->store.Get(call, event.get_values());
+      break;
+    case v1::StateEvent::kWaitKeys:
+      parts_->store.WaitForKeys(call, event.wait_keys());
+      break;
+    case v1::StateEvent::kAddValue:
+      parts_->store.AddTo(call, event.add_value());
+      break;
+    case v1::StateEvent::kCompareSetValue:
+      parts_->store.CompareSet(call, event.compare_set_value());
+      break;
+    case v1::StateEvent::kAppendValue:
+      parts_->store.Append(call, event.append_value());
+      break;
+    case v1::StateEvent::kDeleteKey:
+      parts_->store.Delete(call, event.delete_key());
+      break;
+    case v1::StateEvent::kCountKeys:
+      parts_->store.CountKeys(call, event.count_keys());
+      break;
+    case v1::StateEvent::kEnterBarrier:
+      parts_->store.Enter(call, event.enter_barrier());
+      break;
+    case v1::StateEvent::kPublishUniqueId:
+      parts_->store.Publish(call, event.publish_unique_id());
+      break;
+    case v1::StateEvent::kAwaitUniqueId:
+      parts_->store.AwaitId(call, event.await_unique_id());
+      break;
+    case v1::StateEvent::kRegisterGroup:
+      parts_->store.Register(call, event.register_group());
+      break;
+    case v1::StateEvent::kGetWorld:
+      parts_->store.World(call, event.get_world());
+      break;
     case v1::StateEvent::kCommitCheckpoint:
       parts_->checkpoints.Commit(call, event.commit_checkpoint());
       break;
@@ -224,9 +263,6 @@ void StateMachine::Dispatch(const v1::StateEvent& event) {
     case v1::StateEvent::kTick:
     case v1::StateEvent::kRestore:
     case v1::StateEvent::EVENT_NOT_SET:
-      break;
-    default:
-      parts_->store.Step(event);
       break;
   }
 }
@@ -343,84 +379,12 @@ void StateMachine::OnSessionMessage(const v1::SessionMessage& event) {
   }
 }
 
-void StateMachine::Submit(uint64_t call_id, const v1::SubmitJobRequest& request) {
-  Context& context = parts_->context;
-  v1::SubmitJobResponse response;
-  if (Job* known =
-          request.request_id().empty() ? nullptr : parts_->jobs.FindRequest(request.request_id());
-      known != nullptr) {
-    *response.mutable_job() = parts_->jobs.View(*known, /*with_ranks=*/false);
-    context.Reply(call_id, std::move(response));
-    return;
-  }
-  v1::JobSpec spec = request.spec();
-  if (absl::Status status = NormalizeJobSpec(spec); !status.ok()) {
-    context.Reply(call_id, status);
-    return;
-  }
-  const std::vector<const v1::Node*> present = parts_->nodes.Present(/*healthy_only=*/false);
-  if (!spec.shipped_job().empty() && !present.empty()) {
-    std::set<std::string> offered;
-    for (const v1::Node* node : present) {
-      offered.insert(node->shipped_jobs().begin(), node->shipped_jobs().end());
-    }
-    if (!offered.contains(spec.shipped_job())) {
-      std::string names;
-      for (const std::string& name : offered) names += (names.empty() ? "" : ", ") + name;
-      context.Reply(call_id, absl::NotFoundError(fmt::format(
-                                 "no worker offers the shipped job '{}'; {}", spec.shipped_job(),
-                                 names.empty() ? "none offers any" : "offered are: " + names)));
-      return;
-    }
-  }
-  if (request.must_fit()) {
-    const PlacementResult ever = Place({spec, present, {}, /*ignore_usage=*/true});
-    if (!ever.placement.has_value()) {
-      context.Reply(call_id,
-                    absl::FailedPreconditionError("the job could never run here: " + ever.reason));
-      return;
-    }
-  }
-  const Job& job = parts_->jobs.Add(std::move(spec), request.request_id());
-  parts_->submitted.emplace_back(call_id, job.id());
-}
-
 void StateMachine::ForgetNodes() {
   while (Node* node = parts_->nodes.NextForgotten()) {
     const SteadyNanos age = FromProto(parts_->context.retention.lost_node_age());
-    parts_->generations.OnNodeForgotten(*node);
+    parts_->departures.OnNodeForgotten(*node);
     parts_->nodes.Remove(*node, "lost for " + FormatDuration(age));
   }
-}
-
-void StateMachine::AnswerSubmitted() {
-  for (const auto& [call_id, job_id] : std::exchange(parts_->submitted, {})) {
-    const Job* const job = parts_->jobs.Find(job_id);
-    if (job == nullptr) continue;
-    v1::SubmitJobResponse response;
-    *response.mutable_job() = parts_->jobs.View(*job, /*with_ranks=*/false);
-    if (job->queued()) {
-      PlacementRequest alone{job->view.spec(), parts_->nodes.Present(/*healthy_only=*/false)};
-      alone.ignore_usage = true;
-      PlacementResult ever = Place(alone);
-      if (!alone.nodes.empty() && !ever.placement.has_value())
-        response.set_too_big(std::move(ever.reason));
-    }
-    parts_->context.Reply(call_id, std::move(response));
-  }
-}
-
-void StateMachine::Cancel(uint64_t call_id, const v1::CancelJobRequest& request) {
-  Context& context = parts_->context;
-  auto job = parts_->jobs.Lookup(request.job_id());
-  if (!job.ok()) {
-    context.Reply(call_id, job.status());
-    return;
-  }
-  parts_->generations.Cancel(**job, request.now(), request.reason());
-  v1::CancelJobResponse response;
-  *response.mutable_job() = parts_->jobs.View(**job, /*with_ranks=*/false);
-  context.Reply(call_id, std::move(response));
 }
 
 }  // namespace meshrun::coordinator

@@ -12,14 +12,19 @@
 // Split by subject:
 //   nodes.*, callers.*                  sessions, leases, what a caller may name
 //   jobs.*, job_records.cc, curve.*     records of jobs
+//   job_phase.*                         where a job stands, and what may follow
+//   job_commands.cc                     submit, cancel
 //   watchers.*, queries.cc              what clients watch and ask
 //   event_causes.*                      which event led to which
 //   queue.*, queue_index.*, queue_commands.cc, reservation.*, run_clock.*
 //                                       which job starts when
 //   placement.*                         on which nodes
 //   generations.*, stops.cc             start, stop, restart (generations.h lists its other files)
-//   rendezvous_store.*, barriers.cc, checkpoint_commits.*
+//   rendezvous_store.*, store_*.cc, barriers.cc, checkpoint_commits.*
 //                                       what ranks tell each other
+//   departures.*                        hosts whose processes may not be gone
+//   growth.*                            which running job gets more nodes
+//   peer_news.*                         which losses all ranks are told of
 //   blocked_ranks.*, hangs.*, stragglers.*, flight_records.*
 //                                       which ranks wait, stand still or are slow
 #pragma once
@@ -30,8 +35,11 @@
 #include "coordinator/state_machine/actions.h"
 #include "coordinator/state_machine/checkpoint_commits.h"
 #include "coordinator/state_machine/context.h"
+#include "coordinator/state_machine/continuation.h"
+#include "coordinator/state_machine/departures.h"
 #include "coordinator/state_machine/flight_records.h"
 #include "coordinator/state_machine/generations.h"
+#include "coordinator/state_machine/growth.h"
 #include "coordinator/state_machine/hangs.h"
 #include "coordinator/state_machine/jobs.h"
 #include "coordinator/state_machine/nodes.h"
@@ -60,13 +68,17 @@ class StateMachine {
     NodeTable nodes{context};
     JobTable jobs{context};
     RendezvousStore store{context, nodes, jobs};
-    BlockedRanks blocked{context, nodes, jobs};
+    PeerNews peers{context, nodes, jobs};
+    BlockedRanks blocked{context, nodes, jobs, peers};
     CheckpointCommits checkpoints{context, jobs, store};
     FlightRecords flight_records{context, nodes, jobs};
-    Generations generations{context, nodes, jobs, store, blocked};
+    Departures departures{context, nodes, jobs};
+    Continuation continuation{context, nodes, jobs, departures};
+    Generations generations{context, nodes, jobs, store, blocked, peers, departures, continuation};
+    Growth growth{nodes, jobs, departures, continuation, generations};
     Hangs hangs{context, nodes, jobs, blocked};
     Stragglers stragglers{context, jobs};
-    Queue queue{context, nodes, jobs, generations};
+    Queue queue{context, nodes, jobs, departures, generations};
     // Submitted in this batch: answered at its end, when it is known whether they wait.
     std::vector<std::pair<uint64_t, std::string>> submitted;
   };
@@ -77,10 +89,11 @@ class StateMachine {
   void Dispatch(const v1::StateEvent& event);
   void OnSessionMessage(const v1::SessionMessage& event);
   void OnHello(uint64_t session_id, const v1::OpenSessionRequest& message);
-  void AnswerSubmitted();
   void ForgetNodes();
 
+  // job_commands.cc
   void Submit(uint64_t call_id, const v1::SubmitJobRequest& request);
+  void AnswerSubmitted();
   void Cancel(uint64_t call_id, const v1::CancelJobRequest& request);
   // Reads; see queries.cc.
   void GetJob(uint64_t call_id, const v1::GetJobRequest& request);

@@ -21,16 +21,16 @@ bool HasFinished(const v1::Job& job) {
 
 void Generations::Stop(Job& job, v1::StopIntent intent, std::string_view event,
                        std::string_view node_id, std::string reason) {
-  if (!job.active() || job.stop_intent == v1::STOP_INTENT_TIME_LIMIT) return;
+  if (!job.active() || job.record.stop_intent() == v1::STOP_INTENT_TIME_LIMIT) return;
   const v1::JobState state = job.view.state();
   // Moving a job whose ranks are being stopped changes nothing; the end of its time does.
-  const bool stopping = state == v1::JOB_STATE_QUIESCING && !job.survivors_wait;
+  const bool stopping = job.stopping();
   if (stopping && intent != v1::STOP_INTENT_TIME_LIMIT) return;
   context_.Record(event, job.id(), node_id, reason);
-  job.stop_intent = intent;
-  job.stop_reason = reason;
+  job.record.set_stop_intent(intent);
+  job.record.set_stop_reason(reason);
   jobs_.Changed(job);
-  if (state == v1::JOB_STATE_RENDEZVOUS && !HasKept(job)) {
+  if (state == v1::JOB_STATE_RENDEZVOUS && !HasSurvivors(job)) {
     Abandon(job);
     ConcludeStop(job);
   } else if (!stopping) {
@@ -39,8 +39,10 @@ void Generations::Stop(Job& job, v1::StopIntent intent, std::string_view event,
 }
 
 bool Generations::ConcludeStop(Job& job) {
-  const v1::StopIntent intent = std::exchange(job.stop_intent, v1::STOP_INTENT_UNSPECIFIED);
-  const std::string reason = std::exchange(job.stop_reason, "");
+  const v1::StopIntent intent = job.record.stop_intent();
+  const std::string reason = job.record.stop_reason();
+  job.record.clear_stop_intent();
+  job.record.clear_stop_reason();
   if (intent == v1::STOP_INTENT_UNSPECIFIED || job.finished() || HasFinished(job.view)) {
     return false;
   }
@@ -49,10 +51,10 @@ bool Generations::ConcludeStop(Job& job) {
     return true;
   }
   // What went wrong before is charged as ever.
-  if (job.cancel_requested || job.failed()) return false;
-  job.queue_note = reason;
+  if (job.record.cancel_requested() || job.failed()) return false;
+  job.record.set_queue_note(reason);
   context_.Record("JobRequeued", job.id(), "", reason);
-  jobs_.SetState(job, job.state_in_queue(), reason);
+  jobs_.SetPhase(job, job.phase_in_queue(), reason);
   return true;
 }
 

@@ -70,7 +70,7 @@ void Rules::CheckRow(const StateMachine& machine, const Job& job, const Facts& f
     return record.ShortDebugString();
   };
   const std::string written = text(facts.record, facts.record.job());
-  const std::string known = text(machine.jobs().RecordBeside(job), job.view);
+  const std::string known = text(machine.jobs().RecordWithoutView(job), job.view);
   if (written == known) return;
   ledger_->Fail(fmt::format("of {} the coordinator {} what its row does not say: {} / {}", job.id(),
                             when, known, written));
@@ -147,7 +147,7 @@ void Rules::Remember(const Job& job, Facts& facts) {
   facts.generation = view.generation();
   facts.restarts = view.restarts();
   facts.restarts_charged = view.restarts_charged();
-  facts.cancel_requested = job.cancel_requested;
+  facts.cancel_requested = job.record.cancel_requested();
   facts.failure = view.failure().SerializeAsString();
   facts.members.clear();
   if (job.active()) {
@@ -170,6 +170,9 @@ void Rules::Remember(const Job& job, Facts& facts) {
 
 void Rules::CheckJob(const StateMachine& machine, const Job& job) {
   const v1::Job& view = job.view;
+  if (const std::string& wrong = machine.jobs().wrong_change(); !wrong.empty()) {
+    ledger_->Fail(wrong + ", which the table of phases does not have");
+  }
   if (job.queued() && machine.jobs().ReasonOf(job).empty()) {
     ledger_->Fail(job.id() + " waits without a reason");
   }
@@ -270,7 +273,7 @@ void Rules::OnRestored(const StateMachine& machine) {
     const v1::Job& view = job.view;
     const bool same = view.generation() == facts.generation && view.restarts() == facts.restarts &&
                       view.restarts_charged() == facts.restarts_charged &&
-                      job.cancel_requested == facts.cancel_requested &&
+                      job.record.cancel_requested() == facts.cancel_requested &&
                       view.failure().SerializeAsString() == facts.failure;
     if (!same) {
       ledger_->Fail(fmt::format(

@@ -14,6 +14,7 @@ namespace meshrun::coordinator::testing {
 
 class ContinuationTest : public ::testing::Test {
  protected:
+  void TearDown() override { EXPECT_EQ(h.machine().jobs().wrong_change(), ""); }
   FakeWorker& Add(const std::string& name) {
     FakeWorker::Options options;
     options.name = name;

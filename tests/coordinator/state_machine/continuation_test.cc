@@ -1,4 +1,6 @@
 // Generations that go on in process, fence times, checkpoint commits, growing.
+#include "coordinator/state_machine/continuation.h"
+
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -30,6 +32,44 @@ TEST_F(ContinuationTest, SurvivorsGoOnInProcessWithoutTheLostNode) {
   EXPECT_EQ(moved.node_id(), last.node_id());
   EXPECT_EQ(Count(last, &v1::OpenSessionResponse::has_stop), 0);
   EXPECT_EQ(h.job(id).restarts_charged(), 1u);
+}
+
+TEST(ContinuationValuesTest, RanksGoOnIfAllThatRunCanAndNoneHasFinished) {
+  Job job;
+  job.view.set_state(v1::JOB_STATE_RUNNING);
+  job.view.set_generation(2);
+  EXPECT_FALSE(TakesGenerations(job)) << "nothing runs";
+  for (int rank = 0; rank < 3; ++rank) {
+    v1::RankStatus& status = *job.view.add_ranks();
+    status.mutable_assignment()->set_rank(rank);
+    status.set_state(v1::RANK_STATE_RUNNING);
+    status.set_in_process(true);
+  }
+  EXPECT_TRUE(TakesGenerations(job));
+  job.view.mutable_ranks(2)->set_in_process(false);
+  EXPECT_FALSE(TakesGenerations(job)) << "rank 2 cannot";
+  job.view.mutable_ranks(2)->set_state(v1::RANK_STATE_EXITED);
+  EXPECT_FALSE(TakesGenerations(job)) << "rank 2 has finished";
+  job.view.mutable_ranks(2)->mutable_exit()->set_exit_code(1);
+  EXPECT_TRUE(TakesGenerations(job));
+  job.view.mutable_spec()->set_recovery(v1::RECOVERY_RESPAWN);
+  EXPECT_FALSE(TakesGenerations(job));
+}
+
+TEST(ContinuationValuesTest, OnlyRanksThatRunAreCounted) {
+  Job job;
+  job.view.set_generation(2);
+  for (int rank = 0; rank < 3; ++rank) {
+    v1::RankStatus& status = *job.view.add_ranks();
+    status.mutable_assignment()->set_rank(rank);
+    status.set_state(rank == 0 ? v1::RANK_STATE_EXITED : v1::RANK_STATE_RUNNING);
+  }
+  job.quiesced = {0, 2};
+  EXPECT_EQ(CountStandingStill(job).still, 1);
+  EXPECT_EQ(CountStandingStill(job).running, 2);
+  EXPECT_FALSE(HasSurvivors(job));
+  job.view.mutable_ranks(1)->mutable_assignment()->set_process_generation(1);
+  EXPECT_TRUE(HasSurvivors(job));
 }
 
 TEST_F(ContinuationTest, ARankThatDiesIsStartedAnewBesideTheOthers) {

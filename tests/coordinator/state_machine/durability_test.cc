@@ -231,6 +231,80 @@ TEST_F(DurabilityTest, AHostWhoseRanksHadAllEndedHoldsUpNobodyAfterARestart) {
   EXPECT_TRUE(spare.Carries(id)) << h.job(id).reason();
 }
 
+// Sets what has no value yet. Messages, lists and maps have one before.
+void FillScalars(v1::JobRecord& record) {
+  using google::protobuf::FieldDescriptor;
+  const auto& reflection = *record.GetReflection();
+  for (int i = 0; i < record.GetDescriptor()->field_count(); ++i) {
+    const FieldDescriptor* const field = record.GetDescriptor()->field(i);
+    if (field->is_repeated()) {
+      EXPECT_GT(reflection.FieldSize(record, field), 0) << field->name();
+      continue;
+    }
+    switch (field->cpp_type()) {
+      case FieldDescriptor::CPPTYPE_BOOL:
+        reflection.SetBool(&record, field, true);
+        break;
+      case FieldDescriptor::CPPTYPE_INT64:
+        reflection.SetInt64(&record, field, 3 + i);
+        break;
+      case FieldDescriptor::CPPTYPE_UINT32:
+        reflection.SetUInt32(&record, field, 3 + i);
+        break;
+      case FieldDescriptor::CPPTYPE_UINT64:
+        reflection.SetUInt64(&record, field, 3 + i);
+        break;
+      case FieldDescriptor::CPPTYPE_STRING:
+        reflection.SetString(&record, field, field->name());
+        break;
+      case FieldDescriptor::CPPTYPE_ENUM:
+        reflection.SetEnumValue(&record, field, 1);
+        break;
+      case FieldDescriptor::CPPTYPE_MESSAGE:
+        EXPECT_TRUE(reflection.HasField(record, field)) << field->name();
+        break;
+      default:
+        ADD_FAILURE() << "no value for " << field->name();
+    }
+  }
+}
+
+TEST_F(DurabilityTest, EveryFieldOfAJobsRecordSurvivesARestart) {
+  v1::JobRecord record;
+  record.mutable_job()->set_job_id("train-1");
+  *record.mutable_job()->mutable_spec() = MakeSpec(1, 1);
+  record.mutable_job()->set_state(v1::JOB_STATE_WAITING);
+  (*record.mutable_failures_of_nodes())["id-node1"] = 2;
+  record.add_avoided_nodes("id-node1");
+  record.add_avoided_nodes("id-node2");
+  record.add_env()->set_name("TOKEN");
+  record.mutable_longest_step()->set_seconds(7);
+  record.mutable_not_before()->set_seconds(1030);
+  // The first of active jobs alone, the second of jobs in the queue that are not held.
+  record.mutable_generation_since();
+  record.mutable_queued_since();
+  FillScalars(record);
+  // A job in the queue has no ranks that wait.
+  record.set_survivors_wait(false);
+  record.set_quiesce_asked(false);
+  v1::StateEvent event;
+  event.mutable_wall()->set_seconds(1000);
+  event.mutable_restore()->set_term(7);
+  event.mutable_restore()->mutable_lease()->set_seconds(5);
+  v1::StateRow& row = *event.mutable_restore()->add_rows();
+  row.set_table(v1::STATE_TABLE_JOBS);
+  row.set_key("train-1");
+  row.set_value(record.SerializeAsString());
+  event.set_end_of_batch(true);
+  StateMachine machine;
+  EXPECT_TRUE(machine.Step(event).damage.ok());
+  record.clear_job();
+  record.clear_generation_since();
+  record.clear_queued_since();
+  const Job& job = machine.jobs().all().at("train-1");
+  EXPECT_EQ(machine.jobs().RecordWithoutView(job).DebugString(), record.DebugString());
+}
+
 // The record as a coordinator before this one wrote it: without what was not durable then.
 TEST_F(DurabilityTest, AStateOfAnEarlierCoordinatorIsTakenOver) {
   v1::StateEvent event;
@@ -265,8 +339,8 @@ TEST_F(DurabilityTest, AStateOfAnEarlierCoordinatorIsTakenOver) {
   EXPECT_TRUE(machine.Step(event).damage.ok());
   const Job& job = machine.jobs().all().at("train-1");
   EXPECT_EQ(job.view.state(), v1::JOB_STATE_RUNNING);
-  EXPECT_FALSE(job.may_grow);
-  EXPECT_TRUE(job.failures_of_nodes.empty());
+  EXPECT_FALSE(job.record.may_grow());
+  EXPECT_TRUE(job.record.failures_of_nodes().empty());
   EXPECT_EQ(job.running_since, SteadyNanos(0));
 }
 

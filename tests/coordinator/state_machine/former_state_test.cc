@@ -111,8 +111,8 @@ TEST(FormerStateTest, AJobOf129c765HasNoStepsAndBeginsToWaitNow) {
   record.mutable_job()->mutable_spec()->mutable_queue_timeout()->set_seconds(10);
   h.StartCoordinatorWith(v1::STATE_TABLE_JOBS, "train-k3x9w2", record.SerializeAsString());
   const Job& job = h.machine().jobs().all().at("train-k3x9w2");
-  EXPECT_EQ(job.step_beyond, -1);
-  EXPECT_EQ(job.longest_step.count(), 0);
+  EXPECT_EQ(job.step_beyond(), -1);
+  EXPECT_EQ(job.longest_step().count(), 0);
   EXPECT_EQ(job.queued_since, h.clock.SteadyNow());
   h.Advance(seconds(9));
   EXPECT_EQ(h.state("train-k3x9w2"), v1::JOB_STATE_QUEUED);

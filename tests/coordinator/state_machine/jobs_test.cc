@@ -1,6 +1,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <set>
+#include <string>
+
 #include "coordinator/state_machine/curve.h"
 #include "core/env_entries.h"
 #include "core/job_delta.h"
@@ -27,6 +30,21 @@ TEST_F(JobsTest, SubmitAnswersQueuedWithTheReason) {
   EXPECT_EQ(job.reason(),
             "needs 1 node, and 0 of 1 can take it: node1 would have to give 99 slots, and 8 of 8 "
             "are free");
+}
+
+// An event that no part of the state machine takes would leave its caller without an answer.
+TEST_F(JobsTest, EveryCallIsAnsweredAlsoWhenItNamesNothing) {
+  const google::protobuf::OneofDescriptor* const events =
+      v1::StateEvent::descriptor()->FindOneofByName("event");
+  const std::set<std::string> no_calls = {"tick",           "session_message", "session_closed",
+                                          "call_cancelled", "restore",         "notice"};
+  for (int i = 0; i < events->field_count(); ++i) {
+    const google::protobuf::FieldDescriptor* const field = events->field(i);
+    if (no_calls.contains(field->name())) continue;
+    v1::StateEvent event;
+    event.GetReflection()->MutableMessage(&event, field);
+    EXPECT_TRUE(h.answer(h.Call(std::move(event))).done) << field->name();
+  }
 }
 
 TEST_F(JobsTest, TheSameRequestIsTheSameJob) {

@@ -1,9 +1,9 @@
-// Members that leave: hosts of earlier generations whose processes may not be gone.
+#include "coordinator/state_machine/departures.h"
+
 #include <fmt/format.h>
 
 #include <algorithm>
 
-#include "coordinator/state_machine/generations.h"
 #include "core/proto_time.h"
 #include "core/text.h"
 
@@ -15,10 +15,10 @@ constexpr std::chrono::seconds kEndSlack(30);
 
 }  // namespace
 
-void Generations::Leave(Job& job, Member& member, End how) {
-  const bool stuck = how == End::kStuck;
+void Departures::Leave(Job& job, Member& member, MemberEnd how) {
+  const bool stuck = how == MemberEnd::kStuck;
   jobs_.Leave(job, member, stuck);
-  if (how == End::kTold) job.leaving.back().stop_by = context_.now + job.stop_grace();
+  if (how == MemberEnd::kToldToEnd) job.leaving.back().stop_by = context_.now + job.stop_grace();
   job.leaving.back().exited = true;
   for (int i = 0; i < member.rank_count; ++i) {
     const bool exited = job.view.ranks(member.first_rank + i).state() == v1::RANK_STATE_EXITED;
@@ -26,21 +26,19 @@ void Generations::Leave(Job& job, Member& member, End how) {
   }
   Node& node = *nodes_.Find(member.node_id);
   if (!stuck) {
-    leaving_deadlines_.Set({job.id(), node.id()}, context_.now + job.stop_grace() + kEndSlack);
+    deadlines_.Set({job.id(), node.id()}, context_.now + job.stop_grace() + kEndSlack);
     return;
   }
   UpdateDrainReason(node);
 }
 
-std::chrono::nanoseconds Generations::GraceLeft(const Job& job,
-                                                const LeavingMember& leaving) const {
+std::chrono::nanoseconds Departures::GraceLeft(const Job& job, const LeavingMember& leaving) const {
   if (!leaving.stop_by.has_value()) return std::chrono::nanoseconds(0);
   return std::clamp<std::chrono::nanoseconds>(*leaving.stop_by - context_.now,
                                               std::chrono::nanoseconds(0), job.stop_grace());
 }
 
-bool Generations::StopLeaving(const Job& job, const Node& node,
-                              const v1::RunningGeneration& running) {
+bool Departures::StopAgain(const Job& job, const Node& node, const v1::RunningGeneration& running) {
   if (running.ended() || node.session_id == 0) return false;
   for (const LeavingMember& leaving : job.leaving) {
     if (leaving.member.node_id != node.id() || leaving.generation != running.generation() ||
@@ -56,7 +54,7 @@ bool Generations::StopLeaving(const Job& job, const Node& node,
   return false;
 }
 
-void Generations::UpdateDrainReason(Node& node) {
+void Departures::UpdateDrainReason(Node& node) {
   for (const std::string& job_id : node.jobs) {
     const Job* const job = jobs_.Find(job_id);
     if (job == nullptr) continue;
@@ -73,8 +71,8 @@ void Generations::UpdateDrainReason(Node& node) {
                               node.strays.begin()->first));
 }
 
-void Generations::ExpireLeaving() {
-  while (const auto due = leaving_deadlines_.PopDue(context_.now)) {
+void Departures::ExpireDue() {
+  while (const auto due = deadlines_.PopDue(context_.now)) {
     Job* job = jobs_.Find(due->first);
     Node* node = nodes_.Find(due->second);
     // One that is not connected has a fence time, and is told again when it returns.
@@ -86,18 +84,18 @@ void Generations::ExpireLeaving() {
                       fmt::format("{} was told to end ranks of generation {}, and did not say that "
                                   "they ended; it is told to kill and forget them",
                                   node->record.name(), leaving.generation));
-      SendForget(job->id(), leaving.generation, *node);
+      commands_.Forget(job->id(), leaving.generation, *node);
       jobs_.Stuck(*job, i);
       UpdateDrainReason(*node);
-      proceed_.insert(job->id());
+      changed_.insert(job->id());
     }
   }
 }
 
-void Generations::Release(Job& job, size_t index) {
+void Departures::Release(Job& job, size_t index) {
   const LeavingMember leaving = job.leaving[index];
   jobs_.Left(job, index);
-  proceed_.insert(job.id());
+  changed_.insert(job.id());
   Node* node = nodes_.Find(leaving.member.node_id);
   if (node == nullptr) return;
   const Member& member = leaving.member;
@@ -105,7 +103,7 @@ void Generations::Release(Job& job, size_t index) {
   if (leaving.stuck) UpdateDrainReason(*node);
 }
 
-void Generations::OnNodeForgotten(Node& node) {
+void Departures::OnNodeForgotten(Node& node) {
   const std::set<std::string> jobs(node.jobs.begin(), node.jobs.end());
   for (const std::string& job_id : jobs) {
     Job* const job = jobs_.Find(job_id);
@@ -120,7 +118,7 @@ void Generations::OnNodeForgotten(Node& node) {
   }
 }
 
-bool Generations::OnLeavingEnded(Node& node, const v1::Fence& fence) {
+bool Departures::OnEnded(Node& node, const v1::Fence& fence) {
   Job* job = jobs_.Find(fence.job_id());
   bool found = false;
   for (size_t i = job == nullptr ? 0 : job->leaving.size(); i-- > 0;) {
@@ -132,7 +130,7 @@ bool Generations::OnLeavingEnded(Node& node, const v1::Fence& fence) {
   return found;
 }
 
-void Generations::OnLeavingReturned(Node& node, const v1::Hello& hello) {
+void Departures::OnNodeReturned(Node& node, const v1::Hello& hello) {
   const std::set<std::string> jobs(node.jobs.begin(), node.jobs.end());
   for (const std::string& job_id : jobs) {
     Job* job = jobs_.Find(job_id);
@@ -150,36 +148,35 @@ void Generations::OnLeavingReturned(Node& node, const v1::Hello& hello) {
         runs = true;
         // It never heard of the generation that it was part of when it was lost.
         if (running.generation() < leaving.generation) {
-          SendForget(job_id, leaving.generation, node);
+          commands_.Forget(job_id, leaving.generation, node);
         }
       }
       if (!runs) {
         Release(*job, i);
       } else if (!leaving.stuck) {
-        leaving_deadlines_.Set({job_id, node.id()},
-                               context_.now + GraceLeft(*job, leaving) + kEndSlack);
+        deadlines_.Set({job_id, node.id()}, context_.now + GraceLeft(*job, leaving) + kEndSlack);
       }
     }
   }
 }
 
-bool Generations::MayCompute(const LeavingMember& leaving) const {
+bool Departures::MayCompute(const LeavingMember& leaving) const {
   const Node* node = nodes_.Find(leaving.member.node_id);
   if (node == nullptr || leaving.stuck || leaving.exited) return false;
   return !node->lost() || context_.now < node->fence();
 }
 
-void Generations::OnNodeFenced(Node& node) {
+void Departures::OnNodeFenced(Node& node) {
   const std::set<std::string> jobs(node.jobs.begin(), node.jobs.end());
   for (const std::string& job_id : jobs) {
-    proceed_.insert(job_id);
+    changed_.insert(job_id);
     context_.Record("NodeFenced", job_id, node.id(),
                     fmt::format("the fence time of {} is over: none of its ranks computes any more",
                                 node.record.name()));
   }
 }
 
-std::vector<const v1::Node*> Generations::Candidates(const Job& job, std::string* waits) const {
+std::vector<const v1::Node*> Departures::Candidates(const Job& job, std::string* waits) const {
   std::vector<const v1::Node*> healthy = nodes_.Present(/*healthy_only=*/true);
   waits->clear();
   if (job.writes_are_fenced()) return healthy;

@@ -1,0 +1,52 @@
+#include "coordinator/state_machine/growth.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "core/job_spec.h"
+
+namespace meshrun::coordinator {
+
+void Growth::GrowAll() {
+  // The list may have thousands of nodes, so it is only made once a job could grow.
+  std::optional<std::vector<const v1::Node*>> roomy;
+  const std::set<std::string> jobs = jobs_.elastic();
+  for (const std::string& job_id : jobs) {
+    Job& job = *jobs_.Find(job_id);
+    const v1::Growth growth = job.view.spec().growth();
+    if (growth == v1::GROWTH_NEVER || job.members.size() >= MaxNodes(job.view.spec())) continue;
+    if (growth != v1::GROWTH_AT_ONCE) {
+      if (!job.record.may_grow()) continue;
+      job.record.set_may_grow(false);
+      jobs_.Changed(job);
+    }
+    // To place all elastic jobs whenever something ends would be quadratic.
+    if (!roomy.has_value()) {
+      roomy = nodes_.Present(/*healthy_only=*/true);
+      std::erase_if(*roomy, [](const v1::Node* node) {
+        return node->slots_used() >= node->resources().slots();
+      });
+    }
+    const bool has_room = std::any_of(roomy->begin(), roomy->end(), [&](const v1::Node* node) {
+      return !job.member_by_node.contains(node->node_id());
+    });
+    if (!has_room) continue;
+    std::string waits;
+    const std::vector<const v1::Node*> nodes = departures_.Candidates(job, &waits);
+    const PlacementResult result = continuation_.PlaceAgain(job, nodes, /*avoided_too=*/false);
+    if (!result.placement.has_value() || result.placement->world_size <= job.view.world_size()) {
+      continue;
+    }
+    generations_.AskToQuiesce(job,
+                              fmt::format("grows from {} to {} ranks", job.view.world_size(),
+                                          result.placement->world_size),
+                              /*save=*/false);
+  }
+}
+
+}  // namespace meshrun::coordinator

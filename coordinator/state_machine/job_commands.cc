@@ -1,0 +1,87 @@
+// Commands of clients that begin and end jobs: submit, cancel. Those that change the place of a job
+// in the queue are in queue_commands.cc.
+#include <fmt/format.h>
+
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "coordinator/state_machine/state_machine.h"
+#include "core/job_spec.h"
+
+namespace meshrun::coordinator {
+
+void StateMachine::Submit(uint64_t call_id, const v1::SubmitJobRequest& request) {
+  Context& context = parts_->context;
+  v1::SubmitJobResponse response;
+  if (Job* known =
+          request.request_id().empty() ? nullptr : parts_->jobs.FindRequest(request.request_id());
+      known != nullptr) {
+    *response.mutable_job() = parts_->jobs.View(*known, /*with_ranks=*/false);
+    context.Reply(call_id, std::move(response));
+    return;
+  }
+  v1::JobSpec spec = request.spec();
+  if (absl::Status status = NormalizeJobSpec(spec); !status.ok()) {
+    context.Reply(call_id, status);
+    return;
+  }
+  const std::vector<const v1::Node*> present = parts_->nodes.Present(/*healthy_only=*/false);
+  if (!spec.shipped_job().empty() && !present.empty()) {
+    std::set<std::string> offered;
+    for (const v1::Node* node : present) {
+      offered.insert(node->shipped_jobs().begin(), node->shipped_jobs().end());
+    }
+    if (!offered.contains(spec.shipped_job())) {
+      std::string names;
+      for (const std::string& name : offered) names += (names.empty() ? "" : ", ") + name;
+      context.Reply(call_id, absl::NotFoundError(fmt::format(
+                                 "no worker offers the shipped job '{}'; {}", spec.shipped_job(),
+                                 names.empty() ? "none offers any" : "offered are: " + names)));
+      return;
+    }
+  }
+  if (request.must_fit()) {
+    const PlacementResult ever = Place({spec, present, {}, /*ignore_usage=*/true});
+    if (!ever.placement.has_value()) {
+      context.Reply(call_id,
+                    absl::FailedPreconditionError("the job could never run here: " + ever.reason));
+      return;
+    }
+  }
+  const Job& job = parts_->jobs.Add(std::move(spec), request.request_id());
+  parts_->submitted.emplace_back(call_id, job.id());
+}
+
+void StateMachine::AnswerSubmitted() {
+  for (const auto& [call_id, job_id] : std::exchange(parts_->submitted, {})) {
+    const Job* const job = parts_->jobs.Find(job_id);
+    if (job == nullptr) continue;
+    v1::SubmitJobResponse response;
+    *response.mutable_job() = parts_->jobs.View(*job, /*with_ranks=*/false);
+    if (job->queued()) {
+      PlacementRequest alone{job->view.spec(), parts_->nodes.Present(/*healthy_only=*/false)};
+      alone.ignore_usage = true;
+      PlacementResult ever = Place(alone);
+      if (!alone.nodes.empty() && !ever.placement.has_value())
+        response.set_too_big(std::move(ever.reason));
+    }
+    parts_->context.Reply(call_id, std::move(response));
+  }
+}
+
+void StateMachine::Cancel(uint64_t call_id, const v1::CancelJobRequest& request) {
+  Context& context = parts_->context;
+  auto job = parts_->jobs.Lookup(request.job_id());
+  if (!job.ok()) {
+    context.Reply(call_id, job.status());
+    return;
+  }
+  parts_->generations.Cancel(**job, request.now(), request.reason());
+  v1::CancelJobResponse response;
+  *response.mutable_job() = parts_->jobs.View(**job, /*with_ranks=*/false);
+  context.Reply(call_id, std::move(response));
+}
+
+}  // namespace meshrun::coordinator

@@ -1,0 +1,167 @@
+// Keys and values of the rendezvous store.
+#include <fmt/format.h>
+
+#include <charconv>
+#include <map>
+#include <string>
+
+#include "coordinator/state_machine/rendezvous_store.h"
+#include "core/status.h"
+#include "core/text.h"
+
+namespace meshrun::coordinator {
+
+template <typename Response>
+bool RendezvousStore::Repeat(uint64_t call_id, const Job& job, std::string_view method,
+                             const std::string& request_id) {
+  if (request_id.empty()) return false;
+  const Generation& generation = Of(job);
+  const auto it = generation.answers.find(fmt::format("{}/{}", method, request_id));
+  if (it == generation.answers.end()) return false;
+  Response response;
+  response.ParseFromString(it->second.response);
+  context_.Reply(call_id, std::move(response));
+  return true;
+}
+
+template <typename Response>
+void RendezvousStore::Answer(uint64_t call_id, const Job& job, std::string_view method,
+                             const std::string& request_id, const Response& response) {
+  Remember(job, method, request_id, response.SerializeAsString());
+  context_.Reply(call_id, response);
+}
+
+absl::Status RendezvousStore::Write(const Job& job, const std::string& key, std::string value) {
+  Generation& generation = Of(job);
+  const auto it = generation.values.find(key);
+  const size_t before = it == generation.values.end() ? 0 : it->second.size() + key.size();
+  const size_t after = generation.bytes - before + value.size() + key.size();
+  if (value.size() > kMaxValueBytes) {
+    return absl::ResourceExhaustedError(fmt::format("value of key '{}' has {}, and {} are allowed",
+                                                    key, FormatBytes(value.size()),
+                                                    FormatBytes(kMaxValueBytes)));
+  }
+  MESHRUN_RETURN_IF_ERROR(CheckRoom(key, after));
+  generation.bytes = after;
+  context_.Put(v1::STATE_TABLE_VALUES, RowKey(job, "k", key), value);
+  generation.values[key] = std::move(value);
+  if (const auto waiting = generation.key_waiters.find(key);
+      waiting != generation.key_waiters.end()) {
+    Wake(job, waiting->second);
+  }
+  return absl::OkStatus();
+}
+
+void RendezvousStore::Set(uint64_t call_id, const v1::SetValuesRequest& request) {
+  Job* job = Admit(call_id, request.fence());
+  if (job == nullptr || Repeat<v1::SetValuesResponse>(call_id, *job, "set", request.request_id()))
+    return;
+  // In the order of keys: a map on the wire has none.
+  const std::map<std::string, std::string> values(request.values().begin(), request.values().end());
+  for (const auto& [key, value] : values) {
+    if (absl::Status status = Write(*job, key, value); !status.ok()) {
+      context_.Reply(call_id, status);
+      return;
+    }
+  }
+  Answer(call_id, *job, "set", request.request_id(), v1::SetValuesResponse());
+}
+
+void RendezvousStore::AddTo(uint64_t call_id, const v1::AddValueRequest& request) {
+  Job* job = Admit(call_id, request.fence());
+  if (job == nullptr || Repeat<v1::AddValueResponse>(call_id, *job, "add", request.request_id()))
+    return;
+  const auto& values = Of(*job).values;
+  int64_t number = 0;
+  if (const auto it = values.find(request.key()); it != values.end()) {
+    const std::string& text = it->second;
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+    if (error != std::errc{} || end != text.data() + text.size()) {
+      context_.Reply(call_id, absl::InvalidArgumentError(fmt::format(
+                                  "value of key '{}' ({} bytes) is not a decimal integer",
+                                  request.key(), text.size())));
+      return;
+    }
+  }
+  v1::AddValueResponse response;
+  // Wraps, as the integer that PyTorch's own store keeps does.
+  response.set_value(static_cast<int64_t>(static_cast<uint64_t>(number) +
+                                          static_cast<uint64_t>(request.amount())));
+  if (absl::Status status = Write(*job, request.key(), std::to_string(response.value()));
+      !status.ok()) {
+    context_.Reply(call_id, status);
+    return;
+  }
+  Answer(call_id, *job, "add", request.request_id(), response);
+}
+
+void RendezvousStore::CompareSet(uint64_t call_id, const v1::CompareSetValueRequest& request) {
+  Job* job = Admit(call_id, request.fence());
+  if (job == nullptr ||
+      Repeat<v1::CompareSetValueResponse>(call_id, *job, "compare_set", request.request_id())) {
+    return;
+  }
+  const auto& values = Of(*job).values;
+  const auto it = values.find(request.key());
+  const bool write =
+      it == values.end() ? request.expected().empty() : it->second == request.expected();
+  v1::CompareSetValueResponse response;
+  if (write) {
+    if (absl::Status status = Write(*job, request.key(), request.desired()); !status.ok()) {
+      context_.Reply(call_id, status);
+      return;
+    }
+    response.set_value(request.desired());
+  } else if (it != values.end()) {
+    response.set_value(it->second);
+  }
+  Answer(call_id, *job, "compare_set", request.request_id(), response);
+}
+
+void RendezvousStore::Append(uint64_t call_id, const v1::AppendValueRequest& request) {
+  Job* job = Admit(call_id, request.fence());
+  if (job == nullptr ||
+      Repeat<v1::AppendValueResponse>(call_id, *job, "append", request.request_id())) {
+    return;
+  }
+  const auto& values = Of(*job).values;
+  const auto it = values.find(request.key());
+  std::string value = it == values.end() ? std::string() : it->second;
+  value += request.value();
+  if (absl::Status status = Write(*job, request.key(), std::move(value)); !status.ok()) {
+    context_.Reply(call_id, status);
+    return;
+  }
+  Answer(call_id, *job, "append", request.request_id(), v1::AppendValueResponse());
+}
+
+void RendezvousStore::Delete(uint64_t call_id, const v1::DeleteKeyRequest& request) {
+  Job* job = Admit(call_id, request.fence());
+  if (job == nullptr ||
+      Repeat<v1::DeleteKeyResponse>(call_id, *job, "delete", request.request_id())) {
+    return;
+  }
+  Generation& generation = Of(*job);
+  v1::DeleteKeyResponse response;
+  if (const auto it = generation.values.find(request.key()); it != generation.values.end()) {
+    generation.bytes -= it->first.size() + it->second.size();
+    generation.values.erase(it);
+    context_.Erase(v1::STATE_TABLE_VALUES, RowKey(*job, "k", request.key()));
+    response.set_deleted(true);
+  }
+  Answer(call_id, *job, "delete", request.request_id(), response);
+}
+
+void RendezvousStore::CountKeys(uint64_t call_id, const v1::CountKeysRequest& request) {
+  Job* job = Admit(call_id, request.fence());
+  if (job == nullptr) return;
+  const auto& values = Of(*job).values;
+  v1::CountKeysResponse response;
+  response.set_total(values.size());
+  for (const std::string& key : request.keys()) {
+    if (values.contains(key)) response.set_existing(response.existing() + 1);
+  }
+  context_.Reply(call_id, std::move(response));
+}
+
+}  // namespace meshrun::coordinator
