@@ -1,5 +1,5 @@
 // job.yaml: a JobSpec in a file. Same field names as the message, with friendly forms of the
-// values:
+// values (client/job_fields.h has all of them):
 //
 //   name: geoid                      # default: from the command
 //   command: ./train --steps 100     # or a list: [./train, --steps, 100]
@@ -36,9 +36,5 @@ absl::StatusOr<v1::JobSpec> ParseJobText(const std::string& text, std::string_vi
 
 // "-" reads standard input.
 absl::StatusOr<v1::JobSpec> ReadJobFile(const std::string& path);
-
-// A command line as a shell splits it: blanks, 'single', "double" quotes and backslashes; no
-// variables.
-absl::StatusOr<std::vector<std::string>> SplitCommandLine(std::string_view line);
 
 }  // namespace meshrun::client

@@ -65,7 +65,7 @@ absl::Status SetMesh(std::string_view text, v1::JobSpec* spec) {
 absl::Status SetRecovery(std::string_view text, v1::JobSpec* spec) {
   if (text == "auto" || text == "respawn") {
     spec->set_recovery(text == "auto" ? v1::RECOVERY_UNSPECIFIED : v1::RECOVERY_RESPAWN);
-  } else if (!text.empty()) {
+  } else {
     return absl::InvalidArgumentError(fmt::format("'{}': write auto or respawn", text));
   }
   return absl::OkStatus();
@@ -74,7 +74,7 @@ absl::Status SetRecovery(std::string_view text, v1::JobSpec* spec) {
 absl::Status SetReplace(std::string_view text, v1::JobSpec* spec) {
   if (text == "at-once") {
     spec->set_replace_at_once(true);
-  } else if (!text.empty()) {
+  } else {
     return absl::InvalidArgumentError(fmt::format(
         "'{}': write at-once; without it a lost node's place waits for its fence time", text));
   }
@@ -86,7 +86,6 @@ absl::Status SetGrowth(std::string_view text, v1::JobSpec* spec) {
       {"checkpoint", v1::GROWTH_AT_CHECKPOINT},
       {"at-once", v1::GROWTH_AT_ONCE},
       {"never", v1::GROWTH_NEVER}};
-  if (text.empty()) return absl::OkStatus();
   for (const auto& [name, growth] : kNames) {
     if (text != name) continue;
     spec->set_growth(growth);

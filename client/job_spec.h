@@ -25,7 +25,7 @@ absl::StatusOr<v1::ProcsPerNode> ParseProcsPerNode(std::string_view text, bool h
 absl::Status SetMesh(std::string_view text, v1::JobSpec* spec);
 
 // "auto", "respawn" into spec->recovery; "at-once" into replace_at_once; "checkpoint", "at-once",
-// "never" into growth. An empty text changes nothing.
+// "never" into growth.
 absl::Status SetRecovery(std::string_view text, v1::JobSpec* spec);
 absl::Status SetReplace(std::string_view text, v1::JobSpec* spec);
 absl::Status SetGrowth(std::string_view text, v1::JobSpec* spec);

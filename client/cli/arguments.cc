@@ -5,6 +5,7 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cctype>
+#include <charconv>
 
 #include "client/suggest.h"
 
@@ -173,6 +174,16 @@ absl::StatusOr<std::vector<std::string>> FlagsFromEnvironment(
     }
   }
   return out;
+}
+
+absl::StatusOr<int> ParseWithin(std::string_view flag, const std::string& text, int least,
+                                int most) {
+  int value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error == std::errc{} && end == text.data() + text.size() && value >= least && value <= most)
+    return value;
+  return absl::InvalidArgumentError(
+      fmt::format("{} {}: write a whole number from {} to {}", flag, text, least, most));
 }
 
 }  // namespace meshrun::client

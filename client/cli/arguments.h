@@ -5,6 +5,7 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -43,5 +44,9 @@ std::vector<std::string> FlagNames(const CLI::App& app);
 bool TakesValue(const CLI::Option& option);
 // "--procs-per-node": the first long name, else the short one.
 std::string MainName(const CLI::Option& option);
+
+// A whole number as the value of a flag. INVALID_ARGUMENT: the flag, and both limits.
+absl::StatusOr<int> ParseWithin(std::string_view flag, const std::string& text, int least,
+                                int most);
 
 }  // namespace meshrun::client

@@ -77,6 +77,21 @@ void FlagSet::Switch(const std::string& names, bool* value, const std::string& h
   app_->add_flag(names, *value, help)->group(section_);
 }
 
+void FlagSet::Text(const std::string& names, std::vector<std::string>* value,
+                   const std::string& type, const std::string& help) {
+  app_->add_option_function<std::string>(
+          names, [value](const std::string& text) { *value = {text}; }, help)
+      ->type_name(type)
+      ->group(section_);
+}
+
+void FlagSet::Switch(const std::string& names, std::vector<std::string>* value,
+                     const std::string& help) {
+  app_->add_flag_callback(
+          names, [value] { *value = {"true"}; }, help)
+      ->group(section_);
+}
+
 void FlagSet::Ignored(const std::string& name, std::vector<std::string>* used) {
   app_->add_option_function<std::string>(
           name, [used, name](const std::string&) { used->push_back(name); })

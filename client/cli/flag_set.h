@@ -38,6 +38,11 @@ class FlagSet {
   void Choice(const std::string& names, std::string* value, const std::vector<std::string>& choices,
               const std::string& help);
   void Switch(const std::string& names, bool* value, const std::string& help);
+  // As Text and Switch, into a list that holds the one value of a flag that was given: "true" of a
+  // switch.
+  void Text(const std::string& names, std::vector<std::string>* value, const std::string& type,
+            const std::string& help);
+  void Switch(const std::string& names, std::vector<std::string>* value, const std::string& help);
   // Accepted without effect; its name is added to *used.
   void Ignored(const std::string& name, std::vector<std::string>* used);
   // The words after the flags are the user's own command.

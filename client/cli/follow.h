@@ -47,8 +47,4 @@ struct FollowOptions {
 // Returns the exit code.
 int Follow(Client& client, const v1::Job& job, const FollowOptions& options);
 
-// The output alone, for `meshrun logs`. Returns the exit code: that of the job, where it is
-// followed to its end. `json`: as client/render/log_lines.h says.
-int ShowLogs(Client& client, const LogQuery& query, int world_size, bool json);
-
 }  // namespace meshrun::client

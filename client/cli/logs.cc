@@ -5,7 +5,7 @@
 #include <memory>
 
 #include "client/cli/context.h"
-#include "client/cli/follow.h"
+#include "client/cli/show_logs.h"
 #include "client/cli/submission.h"
 #include "core/os/process.h"
 #include "core/status.h"

@@ -2,21 +2,17 @@
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
-#include <netdb.h>
 #include <signal.h>
-#include <sys/socket.h>
-#include <sys/time.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
-#include <charconv>
 #include <cstdlib>
 #include <cstring>
 
+#include "client/cli/arguments.h"
 #include "client/cli/context.h"
 #include "client/suggest.h"
-#include "core/os/fd.h"
 #include "core/os/process.h"
 #include "core/os/user.h"
 #include "core/rpc/security.h"
@@ -52,83 +48,12 @@ constexpr std::string_view kNoEffect[] = {"last_call_timeout",
                                           "ssl_cert_key",
                                           "ca_cert"};
 
-struct Addresses {
-  explicit Addresses(const Endpoint& endpoint) {
-    addrinfo hints = {};
-    hints.ai_socktype = SOCK_STREAM;
-    error = ::getaddrinfo(endpoint.host.c_str(), fmt::format("{}", endpoint.port).c_str(), &hints,
-                          &first);
-  }
-  ~Addresses() {
-    if (first != nullptr) ::freeaddrinfo(first);
-  }
-  Addresses(const Addresses&) = delete;
-  Addresses& operator=(const Addresses&) = delete;
-
-  addrinfo* first = nullptr;
-  int error = 0;
-};
-
-// A socket of this host can have the endpoint's address: the endpoint is here.
-bool IsHere(const Endpoint& endpoint) {
-  const Addresses addresses(Endpoint{endpoint.host, 0});
-  for (const addrinfo* a = addresses.first; a != nullptr; a = a->ai_next) {
-    const os::UniqueFd fd(::socket(a->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0));
-    if (fd && ::bind(fd.get(), a->ai_addr, a->ai_addrlen) == 0) return true;
-  }
-  return false;
-}
-
-std::string HostPort(const std::string& host, int port) {
-  return host.find(':') == std::string::npos ? fmt::format("{}:{}", host, port)
-                                             : fmt::format("[{}]:{}", host, port);
-}
-
-bool IsNumericV6(const std::string& host) { return host.find(':') != std::string::npos; }
-
-bool PortIsTaken(const Endpoint& endpoint) {
-  const Addresses addresses({IsNumericV6(endpoint.host) ? "::" : "0.0.0.0", endpoint.port});
-  if (addresses.first == nullptr) return false;
-  const os::UniqueFd fd(::socket(addresses.first->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  const int yes = 1;
-  ::setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &yes, sizeof(yes));
-  return ::bind(fd.get(), addresses.first->ai_addr, addresses.first->ai_addrlen) != 0 &&
-         errno == EADDRINUSE;
-}
-
-// Empty: something answers there.
-std::string WhyNobodyAnswers(const Endpoint& endpoint) {
-  const Addresses addresses(endpoint);
-  if (addresses.error != 0) {
-    return fmt::format("the name {} is not known: {}", endpoint.host,
-                       ::gai_strerror(addresses.error));
-  }
-  std::string why = "no address";
-  for (const addrinfo* a = addresses.first; a != nullptr; a = a->ai_next) {
-    const os::UniqueFd fd(::socket(a->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0));
-    const timeval patience = {.tv_sec = 3, .tv_usec = 0};
-    ::setsockopt(fd.get(), SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof(patience));
-    if (::connect(fd.get(), a->ai_addr, a->ai_addrlen) == 0) return "";
-    why = errno == EINPROGRESS ? "no answer" : std::strerror(errno);
-  }
-  return why;
-}
-
 // Termination signals are blocked: waits for one of them. 0: none came.
 int Pause(milliseconds time) {
   const sigset_t set = os::TerminationSignals();
   const timespec timeout = {.tv_sec = time.count() / 1000,
                             .tv_nsec = time.count() % 1000 * 1'000'000};
   return std::max(::sigtimedwait(&set, nullptr, &timeout), 0);
-}
-
-absl::StatusOr<int> ParseInt(std::string_view flag, const std::string& text, int least, int most) {
-  int value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error == std::errc{} && end == text.data() + text.size() && value >= least && value <= most)
-    return value;
-  return absl::InvalidArgumentError(
-      fmt::format("{} {}: write a whole number from {} to {}", flag, text, least, most));
 }
 
 std::string HostName() {
@@ -249,35 +174,6 @@ absl::StatusOr<RendezvousConf> ParseRendezvousConf(const std::string& text) {
   return conf;
 }
 
-std::string Endpoint::Text() const { return HostPort(host, port); }
-
-absl::StatusOr<Endpoint> ParseEndpoint(std::string_view flag, const std::string& text,
-                                       int default_port) {
-  const absl::Status wrong =
-      absl::InvalidArgumentError(fmt::format("{} {}: write HOST or HOST:PORT", flag, text));
-  Endpoint out = {text, default_port};
-  std::string port;
-  if (text.starts_with('[')) {
-    const size_t bracket = text.find(']');
-    if (bracket == std::string::npos) return wrong;
-    out.host = text.substr(1, bracket - 1);
-    const std::string rest = text.substr(bracket + 1);
-    if (!rest.empty() && rest[0] != ':') return wrong;
-    port = rest.empty() ? "" : rest.substr(1);
-  } else if (const size_t colon = text.find(':');
-             colon != std::string::npos && text.find(':', colon + 1) == std::string::npos) {
-    out.host = text.substr(0, colon);
-    port = text.substr(colon + 1);
-    if (port.empty()) return wrong;
-  }
-  // No name has them, and certificates do not hold them.
-  if (out.host.empty() || out.host.find_first_of("/ ,'\"") != std::string::npos) return wrong;
-  if (!port.empty()) {
-    MESHRUN_ASSIGN_OR_RETURN(out.port, ParseInt(flag, port, 1, 65535));
-  }
-  return out;
-}
-
 absl::StatusOr<std::unique_ptr<Rendezvous>> Rendezvous::Prepare(const RendezvousFlags& flags,
                                                                 const v1::JobSpec& spec,
                                                                 const JobContext& context,
@@ -293,7 +189,7 @@ absl::StatusOr<std::unique_ptr<Rendezvous>> Rendezvous::Prepare(const Rendezvous
       flags.backend == "c10d" || (flags.backend.empty() && flags.node_rank.empty());
   if (!flags.node_rank.empty()) {
     const int most = static_cast<int>(spec.max_nodes()) - 1;
-    MESHRUN_ASSIGN_OR_RETURN(const int rank, ParseInt("--node-rank", flags.node_rank, 0, most));
+    MESHRUN_ASSIGN_OR_RETURN(const int rank, ParseWithin("--node-rank", flags.node_rank, 0, most));
     out->node_rank_ = static_cast<uint32_t>(rank);
   }
   if (!flags.endpoint.empty()) {
@@ -304,7 +200,7 @@ absl::StatusOr<std::unique_ptr<Rendezvous>> Rendezvous::Prepare(const Rendezvous
                              ParseEndpoint("--master-addr", flags.master_addr, kStaticPort));
     if (!flags.master_port.empty()) {
       MESHRUN_ASSIGN_OR_RETURN(out->endpoint_.port,
-                               ParseInt("--master-port", flags.master_port, 1, 65535));
+                               ParseWithin("--master-port", flags.master_port, 1, 65535));
     }
   } else {
     return absl::InvalidArgumentError(

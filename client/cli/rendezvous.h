@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "client/cli/endpoint.h"
 #include "client/cli/flag_set.h"
 #include "client/cli/job_flags.h"
 #include "client/client.h"
@@ -43,16 +44,6 @@ struct RendezvousConf {
   std::chrono::milliseconds timeout = std::chrono::minutes(10);
 };
 absl::StatusOr<RendezvousConf> ParseRendezvousConf(const std::string& text);
-
-// "host", "host:29400", "[::1]:29400". INVALID_ARGUMENT: `flag` and what is wrong with it.
-struct Endpoint {
-  std::string host;
-  int port = 0;
-  // As gRPC writes it.
-  std::string Text() const;
-};
-absl::StatusOr<Endpoint> ParseEndpoint(std::string_view flag, const std::string& text,
-                                       int default_port);
 
 class Rendezvous {
  public:

@@ -170,7 +170,7 @@ int Run(const RunFlags& flags) {
   const uint32_t cores = os::WholeCores();
   uint32_t slots = flags.slots != 0 ? flags.slots : DefaultSlots(cores);
   const bool asked_for =
-      flags.slots != 0 || !flags.job.cpus_per_proc.empty() || !flags.job.memory.empty();
+      flags.slots != 0 || flags.job.Given("--cpus-per-proc") || flags.job.Given("--memory");
   if (const absl::Status status = CheckFitsHere(spec, cores, asked_for, &slots); !status.ok()) {
     return Fail(status);
   }

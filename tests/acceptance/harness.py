@@ -152,6 +152,17 @@ def meshrun():
     return binary("//client:meshrun")
 
 
+def make_certificates(directory, *hosts):
+    """By `meshrun ca`: an authority in directory/ca, and below directory coordinator/ (for these hosts, beside this one), worker/
+    (for every node) and client/ (with the role operate), each with tls.crt, tls.key and ca.crt."""
+    calls = [["init"], ["issue", "--role", "coordinator", *(word for host in hosts for word in ("--host", host))],
+             ["issue", "--role", "worker", "--node", "*"], ["issue", "--role", "operate"]]
+    for name, call in zip((None, "coordinator", "worker", "client"), calls):
+        out = ["--out", directory / name] if name else []
+        done = subprocess.run([binary("//client:meshrun"), "ca", *call, "--ca", directory / "ca", *out], capture_output=True, text=True)
+        check(done.returncode == 0, f"meshrun ca {' '.join(call)}: {done.stderr}")
+
+
 class Site:
     """A scratch directory and the processes of one item."""
 

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 
-from harness import ROOT, binary, check, meshrun, wait_until
+from harness import binary, check, make_certificates, meshrun, wait_until
 
 # Subnets that no machine is likely to be in.
 SUBNET = "10.213.117"
@@ -100,9 +100,7 @@ class Namespaces:
 
     def start_cluster(self):
         certificates = self.site.directory / "tls"
-        code, _, err, _ = self.site.run([ROOT / "deploy/tls/make-certificates", "--out", certificates, "--name",
-                                         self.addresses["a"]])
-        check(code == 0, f"make-certificates: {err}")
+        make_certificates(certificates, self.addresses["a"])
 
         def tls(role):
             place = certificates / role

@@ -109,11 +109,14 @@ TEST_F(ArgumentsTest, WordsAreCollectedWhereThereIsNoCommand) {
 }
 
 TEST_F(ArgumentsTest, RepeatedFlagsReachCli11) {
-  Arguments split = Split({"--env", "A=1", "--env", "B=2", "--mesh", "dp=-1,tp=2", "x"});
+  Arguments split =
+      Split({"--env", "A=1", "--env", "B=2", "--mesh", "dp=-1,tp=2", "--hold", "--hold", "x"});
   std::reverse(split.flags.begin(), split.flags.end());
   app_.parse(split.flags);
-  EXPECT_THAT(values_.env, ElementsAre("A=1", "B=2"));
-  EXPECT_EQ(values_.mesh, "dp=-1,tp=2");
+  EXPECT_THAT(values_.fields["--env"], ElementsAre("A=1", "B=2"));
+  EXPECT_THAT(values_.fields["--mesh"], ElementsAre("dp=-1,tp=2"));
+  EXPECT_TRUE(values_.Given("--hold"));
+  EXPECT_FALSE(values_.Given("--nodes"));
 }
 
 TEST_F(ArgumentsTest, HelpShowsExamplesAndOtherSpellingsButNoHiddenFlags) {

@@ -3,6 +3,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <set>
+
+#include "client/command_line.h"
+#include "client/job_fields.h"
 #include "core/env_entries.h"
 
 namespace meshrun::client {
@@ -95,6 +99,9 @@ TEST(JobFileTest, EachErrorNamesLineColumnFieldAndRemedy) {
       {"env: [A]\n", "job.yaml:1:6: env:", "write a map"},
       {"env:\n  A: [1]\n", "job.yaml:2:3: env:", "one text"},
       {"max_restarts: -1\n", "job.yaml:1:15: max_restarts:", "max_restarts: 3"},
+      {"constraints: [zone=a, zone b]\n", "job.yaml:1:23: constraints:", "not a constraint"},
+      {"hold: perhaps\n", "job.yaml:1:7: hold:", "write hold: true or hold: false"},
+      {"memory: 4G\nmemory_bytes: 5\n", "job.yaml:2:1: memory_bytes:", "only one of them"},
       {"command: echo $HOME | cat\n", "job.yaml:1:10: command:", "[sh, -c"},
       {"command: a 'b\n", "job.yaml:1:10: command:", "never closed"},
       {"command: {a: b}\n", "job.yaml:1:10: command:", "as a list"},
@@ -120,6 +127,22 @@ TEST(JobFileTest, WhatHappensAfterAFailure) {
   EXPECT_EQ(spec->recovery(), v1::RECOVERY_RESPAWN);
   EXPECT_TRUE(spec->replace_at_once());
   EXPECT_EQ(spec->growth(), v1::GROWTH_NEVER);
+}
+
+// A row that is written by halves shows here.
+TEST(JobFieldsTest, EachRowIsWhole) {
+  std::set<std::string> names;
+  for (const JobField& field : JobFields()) {
+    ASSERT_FALSE(field.keys.empty()) << field.flag;
+    for (const std::string& key : field.keys) EXPECT_TRUE(names.insert(key).second) << key;
+    EXPECT_TRUE(field.set.from_file) << field.keys[0];
+    EXPECT_EQ(field.flag.empty(), !field.set.from_flag) << field.keys[0];
+    EXPECT_EQ(field.flag.empty(), field.section.empty()) << field.keys[0];
+    EXPECT_EQ(field.flag.empty(), field.help.empty()) << field.keys[0];
+    if (field.flag.empty()) continue;
+    EXPECT_THAT(field.FlagName(), StartsWith("--"));
+    EXPECT_TRUE(names.insert(field.FlagName()).second) << field.flag;
+  }
 }
 
 TEST(JobFileTest, AFileThatIsNoMapSaysWhatItShouldBe) {

@@ -53,53 +53,53 @@ TEST(JobFlagsTest, DefaultsAreOneRankHere) {
 
 TEST(JobFlagsTest, WhatHappensAfterAFailure) {
   JobFlags flags;
-  flags.recovery = "respawn";
-  flags.replace = "at-once";
-  flags.grow = "at-once";
+  flags.fields["--recovery"] = {"respawn"};
+  flags.fields["--replace"] = {"at-once"};
+  flags.fields["--grow"] = {"at-once"};
   const v1::JobSpec spec = Apply(flags, {"./train"});
   EXPECT_EQ(spec.recovery(), v1::RECOVERY_RESPAWN);
   EXPECT_TRUE(spec.replace_at_once());
   EXPECT_EQ(spec.growth(), v1::GROWTH_AT_ONCE);
-  flags.grow = "soon";
+  flags.fields["--grow"] = {"soon"};
   EXPECT_THAT(ErrorOf(flags), HasSubstr("--grow: 'soon': write checkpoint, at-once or never"));
 }
 
 TEST(JobFlagsTest, TheQueuesFlagsAreChecked) {
   JobFlags flags;
-  flags.time_limit = "1h30m";
-  flags.constraints = {"zone=a", "!spot"};
-  flags.exclude_nodes = {"node-a"};
-  flags.hold = true;
+  flags.fields["--time-limit"] = {"1h30m"};
+  flags.fields["--constraint"] = {"zone=a", "!spot"};
+  flags.fields["--exclude"] = {"node-a"};
+  flags.fields["--hold"] = {"true"};
   const v1::JobSpec spec = Apply(flags, {"./train"});
   EXPECT_EQ(spec.time_limit().seconds(), 5400);
   EXPECT_THAT(spec.constraints(), ElementsAre("zone=a", "!spot"));
   EXPECT_THAT(spec.exclude_nodes(), ElementsAre("node-a"));
   EXPECT_TRUE(spec.hold());
-  flags.time_limit = "0";
+  flags.fields["--time-limit"] = {"0"};
   EXPECT_THAT(ErrorOf(flags), HasSubstr("--time-limit 0: write a time above 0, for example 1h30m, "
                                         "or leave it out to run without limit"));
-  flags.time_limit = "soon";
+  flags.fields["--time-limit"] = {"soon"};
   EXPECT_THAT(ErrorOf(flags), HasSubstr("--time-limit"));
-  flags.time_limit = "";
-  flags.constraints = {"zone a"};
+  flags.fields.erase("--time-limit");
+  flags.fields["--constraint"] = {"zone a"};
   EXPECT_THAT(ErrorOf(flags), HasSubstr("--constraint: 'zone a' is not a constraint"));
 }
 
 TEST(JobFlagsTest, WhatTheWholeJobRefusesIsNamedByItsFlag) {
-  const auto error = [](std::string JobFlags::*flag, const std::string& value) {
+  const auto error = [](const std::string& flag, const std::string& value) {
     JobFlags flags;
-    flags.*flag = value;
+    flags.fields[flag] = {value};
     return ErrorOf(flags);
   };
-  EXPECT_EQ(error(&JobFlags::nodes, "1:200000"),
+  EXPECT_EQ(error("--nodes", "1:200000"),
             "--nodes 1:200000: 200000 is more than 100000, the most that is taken");
-  EXPECT_EQ(error(&JobFlags::procs_per_node, "5000"),
+  EXPECT_EQ(error("--procs-per-node", "5000"),
             "--procs-per-node 5000: 5000 is more than 4096, the most that is taken");
-  EXPECT_EQ(error(&JobFlags::cpus_per_proc, "5000"),
+  EXPECT_EQ(error("--cpus-per-proc", "5000"),
             "--cpus-per-proc 5000: 5000 is more than 4096, the most that is taken");
-  EXPECT_EQ(error(&JobFlags::memory, "2048T"),
+  EXPECT_EQ(error("--memory", "2048T"),
             "--memory 2048T: 2048.0 TiB of a rank is more than 1 PiB, the most that is taken");
-  EXPECT_EQ(error(&JobFlags::kill_grace, "3650d"),
+  EXPECT_EQ(error("--kill-grace", "3650d"),
             "--kill-grace 3650d: 315360000 s is not between 0 and ten years");
 }
 
@@ -125,8 +125,8 @@ TEST(JobFlagsTest, FlagsWinOverTheFile) {
   spec.set_max_nodes(3);
   spec.set_working_dir("/elsewhere");
   JobFlags flags;
-  flags.nodes = "1:2";
-  flags.name = "mine";
+  flags.fields["--nodes"] = {"1:2"};
+  flags.fields["--name"] = {"mine"};
   ASSERT_TRUE(ApplyJobFlags(flags, {}, Context(), &spec).ok());
   EXPECT_EQ(spec.name(), "mine");
   EXPECT_THAT(spec.command(), ElementsAre("./other"));
@@ -136,7 +136,7 @@ TEST(JobFlagsTest, FlagsWinOverTheFile) {
 
 TEST(JobFlagsTest, AShippedJobTakesTheCommandAsItsArguments) {
   JobFlags flags;
-  flags.shipped_job = "geoid";
+  flags.fields["--job"] = {"geoid"};
   const v1::JobSpec spec = Apply(flags, {"--steps", "3"});
   EXPECT_EQ(spec.shipped_job(), "geoid");
   EXPECT_EQ(spec.name(), "geoid");
@@ -145,39 +145,38 @@ TEST(JobFlagsTest, AShippedJobTakesTheCommandAsItsArguments) {
 
 TEST(JobFlagsTest, VariablesAreSetOrPassedOn) {
   JobFlags flags;
-  flags.env = {"A=1=2", "DATA", "EMPTY="};
+  flags.fields["--env"] = {"A=1=2", "DATA", "EMPTY="};
   const v1::JobSpec spec = Apply(flags, {"./train"});
   EXPECT_EQ(EnvMap(spec.env()).at("A"), "1=2");
   EXPECT_EQ(EnvMap(spec.env()).at("DATA"), "/data");
   EXPECT_EQ(EnvMap(spec.env()).at("EMPTY"), "");
-  flags.env = {"ABSENT"};
+  flags.fields["--env"] = {"ABSENT"};
   EXPECT_THAT(ErrorOf(flags), HasSubstr("ABSENT is not set here"));
 }
 
 TEST(JobFlagsTest, EachWrongValueNamesItsFlag) {
   const struct {
-    std::string JobFlags::*flag;
+    std::string flag;
     std::string value;
     std::string words;
   } cases[] = {
-      {&JobFlags::nodes, "4:2", "--nodes: '4:2'"},
-      {&JobFlags::nodes, "two", "--nodes: 'two'"},
-      {&JobFlags::procs_per_node, "0", "--procs-per-node: '0'"},
-      {&JobFlags::gpus_per_proc, "-1", "--gpus-per-proc -1"},
-      {&JobFlags::cpus_per_proc, "0", "--cpus-per-proc 0"},
-      {&JobFlags::memory, "big", "--memory: 'big'"},
-      {&JobFlags::mesh, "dp=-1,tp=-1", "both -1"},
-      {&JobFlags::mesh, "dp", "--mesh: mesh axis 'dp'"},
-      {&JobFlags::max_restarts, "x", "--max-restarts x"},
-      {&JobFlags::kill_grace, "5 s", "--kill-grace: '5 s'"},
-      {&JobFlags::queue_timeout, "", ""},
-      {&JobFlags::priority, "high", "--priority high"},
-      {&JobFlags::name, "My Job", "for example my-job"},
+      {"--nodes", "4:2", "--nodes: '4:2'"},
+      {"--nodes", "two", "--nodes: 'two'"},
+      {"--procs-per-node", "0", "--procs-per-node: '0'"},
+      {"--gpus-per-proc", "-1", "--gpus-per-proc -1"},
+      {"--cpus-per-proc", "0", "--cpus-per-proc 0"},
+      {"--memory", "big", "--memory: 'big'"},
+      {"--mesh", "dp=-1,tp=-1", "both -1"},
+      {"--mesh", "dp", "--mesh: mesh axis 'dp'"},
+      {"--max-restarts", "x", "--max-restarts x"},
+      {"--kill-grace", "5 s", "--kill-grace: '5 s'"},
+      {"--queue-timeout", "soon", "--queue-timeout: 'soon'"},
+      {"--priority", "high", "--priority high"},
+      {"--name", "My Job", "for example my-job"},
   };
   for (const auto& c : cases) {
-    if (c.value.empty()) continue;
     JobFlags flags;
-    flags.*c.flag = c.value;
+    flags.fields[c.flag] = {c.value};
     EXPECT_THAT(ErrorOf(flags), HasSubstr(c.words));
   }
   EXPECT_THAT(ErrorOf({}, {}), HasSubstr("nothing to run"));
@@ -185,21 +184,21 @@ TEST(JobFlagsTest, EachWrongValueNamesItsFlag) {
 
 TEST(JobFlagsTest, AMeshThatFitsNoWorldIsRefusedWithBothNumbers) {
   JobFlags flags;
-  flags.procs_per_node = "4";
-  flags.mesh = "dp=3,tp=2";
+  flags.fields["--procs-per-node"] = {"4"};
+  flags.fields["--mesh"] = {"dp=3,tp=2"};
   EXPECT_THAT(ErrorOf(flags), HasSubstr("needs 6 ranks, but the job has 4"));
-  flags.mesh = "dp=-1,tp=3";
+  flags.fields["--mesh"] = {"dp=-1,tp=3"};
   EXPECT_THAT(ErrorOf(flags), HasSubstr("multiple of 3"));
-  flags.mesh = "dp=-1,tp=2";
+  flags.fields["--mesh"] = {"dp=-1,tp=2"};
   Apply(flags, {"./train"});
   // Nodes beyond what the mesh can use are spares, not an error.
-  flags.nodes = "1:5";
-  flags.mesh = "dp=2,tp=4";
+  flags.fields["--nodes"] = {"1:5"};
+  flags.fields["--mesh"] = {"dp=2,tp=4"};
   Apply(flags, {"./train"});
-  flags.nodes = "3:5";
+  flags.fields["--nodes"] = {"3:5"};
   EXPECT_THAT(ErrorOf(flags), HasSubstr("3-5 nodes"));
   // How many GPUs there are is for the coordinator to know.
-  flags.procs_per_node = "gpu";
+  flags.fields["--procs-per-node"] = {"gpu"};
   Apply(flags, {"./train"});
 }
 

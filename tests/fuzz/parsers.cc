@@ -1,5 +1,6 @@
 #include "tests/fuzz/parsers.h"
 
+#include "client/command_line.h"
 #include "client/job_file.h"
 #include "client/job_spec.h"
 #include "core/certificates/authority.h"

@@ -18,7 +18,7 @@ import sys
 import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
-from harness import ROOT, binary, check, item, main, passed, skipped, wait_until
+from harness import ROOT, binary, check, item, main, make_certificates, passed, skipped, wait_until
 
 NOBODY = 65534
 OLD_PORT = 7480
@@ -286,7 +286,7 @@ def started(site, programs, env):
     site.cleanup.callback(lambda: (run.kill(), run.wait()))
 
     certificates = site.directory / "certificates"
-    subprocess.run([ROOT / "deploy/tls/make-certificates", "--out", certificates], check=True, capture_output=True)
+    make_certificates(certificates)
     flags = [word for name, file in (("cert", "tls.crt"), ("key", "tls.key"), ("ca", "ca.crt"))
              for word in (f"--tls-{name}", str(certificates / "coordinator" / file))]
     service, secure = daemon(site, [programs["meshrun-coordinator"], "--listen", "127.0.0.1:0", "--state-dir",

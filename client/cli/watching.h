@@ -1,0 +1,36 @@
+// What the two that show a job as it runs have in common: follow.h and show_logs.h.
+#pragma once
+
+#include <signal.h>
+#include <sys/signalfd.h>
+
+#include <chrono>
+
+#include "client/render/report.h"
+#include "core/clock.h"
+#include "core/os/fd.h"
+#include "core/os/process.h"
+#include "meshrun/v1/job.pb.h"
+
+namespace meshrun::client {
+
+inline constexpr std::chrono::milliseconds kRedraw(100);
+// Lines wait for their equals.
+inline constexpr std::chrono::milliseconds kRelease(50);
+
+inline std::chrono::nanoseconds SteadyNow() { return Clock::Real().SteadyNow(); }
+
+// Readable when a termination signal has come; they must be blocked.
+inline os::UniqueFd SignalFd(bool user_signals) {
+  const sigset_t set = os::TerminationSignals(user_signals);
+  return os::UniqueFd(::signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK));
+}
+
+// True once the ranks of the current generation have been started: there is output to read.
+inline bool HasRun(const v1::Job& job) {
+  return job.generation() > 0 &&
+         (job.state() == v1::JOB_STATE_RUNNING || job.state() == v1::JOB_STATE_QUIESCING ||
+          (HasEnded(job.state()) && job.has_started_at()));
+}
+
+}  // namespace meshrun::client
