@@ -208,6 +208,30 @@ void PieceScheduler::unpack(const Packed& from, Home home, std::span<const StepI
   }
 }
 
+void broadcast_in_tree(PieceScheduler& scheduler, const Piece& tensor, int position, int count,
+                       const std::function<int(int)>& rank_at, std::span<const int> others) {
+  // The parent lacks the lowest bit of the position; children have one more, below that.
+  int bit = 1;
+  while (bit < count && (position & bit) == 0) bit <<= 1;
+
+  PieceScheduler::Packed own;
+  std::vector<StepId> there;
+  if (position == 0) {
+    own = scheduler.pack(kInput, tensor);
+    there = own.packed;
+  } else {
+    own = scheduler.room(kOutput, tensor);
+    there = scheduler.receive(rank_at(position - bit), own.home, own.piece);
+  }
+  for (bit >>= 1; bit > 0; bit >>= 1) {
+    if (position + bit < count) {
+      scheduler.send(rank_at(position + bit), own.home, own.piece, there);
+    }
+  }
+  for (const int other : others) scheduler.send(other, own.home, own.piece, there);
+  if (position != 0) scheduler.unpack(own, kOutput, there);
+}
+
 void copy_piece(ScheduleBuilder& builder, Home from, Home to, int64_t bytes) {
   std::optional<StepId> last;
   for (int64_t offset = 0; offset < bytes; offset += kCopyStep) {

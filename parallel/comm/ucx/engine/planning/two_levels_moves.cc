@@ -32,26 +32,11 @@ void broadcast_by_leaders(ScheduleBuilder& builder, const Place& place, const Pi
     return;
   }
   const int position = (here - root_host + hosts.count()) % hosts.count();
-  int bit = 1;  // as in a binomial tree of ranks
-  while (bit < hosts.count() && (position & bit) == 0) bit <<= 1;
-  PieceScheduler::Packed own;
-  std::vector<StepId> there;
-  if (position == 0) {
-    own = scheduler.pack(kInput, tensor);
-    there = own.packed;
-  } else {
-    own = scheduler.room(kOutput, tensor);
-    there = scheduler.receive(leader_at(position - bit), own.home, own.piece);
-  }
-  for (bit >>= 1; bit > 0; bit >>= 1) {
-    if (position + bit < hosts.count()) {
-      scheduler.send(leader_at(position + bit), own.home, own.piece, there);
-    }
-  }
+  std::vector<int> others;
   for (const int mate : hosts.ranks(here)) {
-    if (mate != place.rank) scheduler.send(mate, own.home, own.piece, there);
+    if (mate != place.rank) others.push_back(mate);
   }
-  if (position != 0) scheduler.unpack(own, kOutput, there);
+  broadcast_in_tree(scheduler, tensor, position, hosts.count(), leader_at, others);
 }
 
 void broadcast_in_chunks(ScheduleBuilder& builder, const Place& place, const Piece& tensor,
@@ -134,8 +119,7 @@ void all_gather_between(ScheduleBuilder& builder, const Place& place, const Piec
   const Hosts& hosts = *place.hosts;
   const int here = hosts.host_of(place.rank);
   const auto mates = hosts.ranks(here);
-  std::vector<int64_t> bytes;
-  for (const Piece& piece : pieces) bytes.push_back(piece.layout.bytes());
+  const std::vector<int64_t> bytes = bytes_of(pieces);
   const std::vector<int64_t> shares = share_messages(place.tuning.messages, bytes);
   std::vector<Messages> cut;
   int64_t most = 0;
