@@ -1,7 +1,6 @@
 // merged_attention and whole_keys_attention: this rank's queries meet this rank's keys once.
 #include <algorithm>
 #include <limits>
-#include <numeric>
 #include <optional>
 #include <string>
 #include <utility>
@@ -13,6 +12,7 @@
 #include "core/fingerprint.h"
 #include "fmt/format.h"
 #include "parallel/base/collective_errors.h"
+#include "parallel/base/extents.h"
 #include "parallel/collectives/all_reduce.h"
 #include "parallel/collectives/pieces.h"
 #include "parallel/comm/v_collectives_of.h"
@@ -161,8 +161,7 @@ Tensor merged_attention(const Tensor& query, const Tensor& key, const Tensor& va
   }
   AttentionArguments arguments;
   if (problem.empty()) {
-    arguments = read_attention(query, key, value, options,
-                               std::accumulate(key_sizes.begin(), key_sizes.end(), int64_t{0}));
+    arguments = read_attention(query, key, value, options, total_extent(key_sizes));
     problem = arguments.problem;
   }
   if (!problem.empty()) detail::raise_on_all_ranks(handle, device_of(query, *handle), problem);

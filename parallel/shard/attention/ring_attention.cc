@@ -1,7 +1,6 @@
 #include "parallel/shard/attention/ring_attention.h"
 
 #include <algorithm>
-#include <numeric>
 #include <optional>
 #include <string>
 #include <utility>
@@ -9,6 +8,7 @@
 #include "ATen/core/grad_mode.h"
 #include "core/fingerprint.h"
 #include "fmt/format.h"
+#include "parallel/base/extents.h"
 #include "parallel/collectives/all_reduce.h"
 #include "parallel/collectives/pieces.h"
 #include "parallel/comm/v_collectives_of.h"
@@ -98,8 +98,7 @@ Tensor ring_attention(const Tensor& query, const Tensor& key, const Tensor& valu
   std::string problem = sizes_problem(query, key, query_sizes, key_sizes, rank, world);
   AttentionArguments arguments;
   if (problem.empty()) {
-    arguments = read_attention(query, key, value, options,
-                               std::accumulate(key_sizes.begin(), key_sizes.end(), int64_t{0}));
+    arguments = read_attention(query, key, value, options, total_extent(key_sizes));
     problem = arguments.problem;
   }
   if (!problem.empty()) {

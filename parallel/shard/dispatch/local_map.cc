@@ -7,6 +7,7 @@
 #include "ATen/ops/zeros.h"
 #include "ATen/ops/zeros_like.h"
 #include "fmt/format.h"
+#include "parallel/collectives/differentiable.h"
 #include "parallel/shard/dispatch/promotion.h"
 #include "parallel/shard/dispatch/same_mesh.h"
 #include "torch/csrc/autograd/custom_function.h"
@@ -16,10 +17,6 @@ namespace {
 
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
-
-bool wants_gradient(const at::Tensor& tensor) {
-  return c10::GradMode::is_enabled() && tensor.requires_grad();
-}
 
 void save_spec(AutogradContext* ctx, const char* name, const SpecPtr& spec) {
   ctx->saved_data.emplace(name, c10::IValue::make_capsule(spec));

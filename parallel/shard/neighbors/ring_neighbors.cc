@@ -20,6 +20,7 @@
 #include "fmt/format.h"
 #include "fmt/ranges.h"
 #include "parallel/base/collective_errors.h"
+#include "parallel/base/extents.h"
 #include "parallel/collectives/all_reduce.h"
 #include "parallel/collectives/pieces.h"
 #include "parallel/comm/v_collectives_of.h"
@@ -272,7 +273,7 @@ Neighbors search_for(const c10::intrusive_ptr<Search>& search, const Tensor& poi
 
 std::string count_problem(const std::vector<int64_t>& sizes, int64_t k,
                           std::optional<double> radius) {
-  const int64_t all = std::accumulate(sizes.begin(), sizes.end(), int64_t{0});
+  const int64_t all = total_extent(sizes);
   if (radius || k <= all) return "";
   return fmt::format("k is {}, and there are {} points", k, all);
 }
