@@ -9,7 +9,6 @@
 #include "fmt/format.h"
 #include "parallel/collectives/differentiable.h"
 #include "parallel/shard/dispatch/promotion.h"
-#include "parallel/shard/dispatch/same_mesh.h"
 #include "torch/csrc/autograd/custom_function.h"
 
 namespace meshrun {
@@ -213,13 +212,6 @@ at::Tensor promote(const at::Tensor& tensor, const ShardMesh::Ptr& mesh) {
   const SpecPtr spec = replicated_spec(mesh, tensor.sizes());
   if (wants_gradient(tensor) && is_announced(tensor)) return FromLeaf::apply(tensor, spec);
   return from_local(tensor, spec);
-}
-
-ShardMesh::Ptr mesh_of(std::initializer_list<const at::Tensor*> tensors, const char* operation) {
-  ShardMesh::Ptr mesh;
-  for (const at::Tensor* tensor : tensors) require_same_mesh(mesh, *tensor, operation);
-  if (!mesh) throw ShardTensorError(fmt::format("{} got no sharded tensor", operation));
-  return mesh;
 }
 
 SpecPtr partial_where_replicated(const SpecPtr& spec, const SpecPtr& computed) {

@@ -23,6 +23,7 @@
 #include "parallel/collectives/tie.h"
 #include "parallel/shard/dispatch/local_map.h"
 #include "parallel/shard/dispatch/operator_table.h"
+#include "parallel/shard/dispatch/same_mesh.h"
 #include "parallel/shard/operators/windows.h"
 #include "torch/csrc/autograd/custom_function.h"
 
