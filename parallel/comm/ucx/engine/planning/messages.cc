@@ -125,13 +125,13 @@ PieceScheduler::PieceScheduler(ScheduleBuilder& builder, const Place& place)
     : builder_(builder), tuning_(place.tuning), most_messages_(most_messages(place)) {
   const int lanes = std::clamp(place.size - 1, 1, kWindow);
   const int slots = slots_per_lane(tuning_, lanes);
-  for (Way* way : {&out_, &in_}) {
-    way->lanes.resize(static_cast<size_t>(lanes));
-    way->slots.assign(static_cast<size_t>(lanes), Slots(slots));
+  for (Direction* direction : {&out_, &in_}) {
+    direction->lanes.resize(static_cast<size_t>(lanes));
+    direction->slots.assign(static_cast<size_t>(lanes), Slots(slots));
   }
 }
 
-size_t PieceScheduler::Way::next_peer() {
+size_t PieceScheduler::Direction::next_peer() {
   const size_t lane = static_cast<size_t>(peers++) % lanes.size();
   lanes[lane].next_peer();
   return lane;

@@ -147,7 +147,8 @@ class PieceScheduler {
   void unpack(const Packed& from, Home home, std::span<const StepId> after);
 
  private:
-  struct Way {
+  // Lanes and staging of one direction.
+  struct Direction {
     std::vector<Lane> lanes;
     std::vector<Slots> slots;
     int peers = 0;
@@ -160,7 +161,7 @@ class PieceScheduler {
   ScheduleBuilder& builder_;
   const Tuning tuning_;
   const int64_t most_messages_;
-  Way out_, in_;
+  Direction out_, in_;
 };
 
 // Broadcasts `tensor` along a binomial tree of `count` positions. The root is at position 0, this
