@@ -40,7 +40,7 @@ struct Actions {
   // All of it; nothing is left.
   Actions take() {
     Actions taken = std::move(*this);
-    // Of these, what was moved leaves null pointers behind.
+    // These have null pointers where something was moved out of them.
     memory.clear();
     finished.clear();
     return taken;

@@ -113,10 +113,10 @@ void all_gather_ring(ScheduleBuilder& builder, const Place& place, const Piece& 
 }
 
 // Bytes at the beginning of a piece that its rank does not fetch: the root of a scatter writes
-// them, where that rank's memory can be reached. Small pieces it writes faster than the kernel
-// fetches them, and pieces that are cut into rows without packing them. Of large ones that are one
-// message each rank fetches its own while the root copies; from a cache that copies faster than
-// they fetch, and writes a part meanwhile.
+// them, where that rank's memory can be reached. It writes small pieces faster than the kernel
+// fetches them, and pieces that are cut into rows without packing them. If large pieces are one
+// message each, each rank fetches its own while the root copies; from a cache the root copies
+// faster than they fetch, and writes a part meanwhile.
 int64_t written_by_root(const Place& place, const Piece& piece) {
   const int64_t bytes = piece.layout.bytes();
   if (!place.one_host || piece.cut < bytes ||
