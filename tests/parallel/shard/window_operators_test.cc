@@ -97,8 +97,8 @@ TEST(WindowOperatorsTest, APlainWeightGetsTheWholeGradient) {
   expect_success(run_ranks("window_weights", env_ranks(2)));
 }
 
-// A second call with the same arguments on a tensor of the same spec plans nothing, and has the same
-// result; another argument is another plan.
+// A second call with the same arguments on a tensor of the same spec plans nothing, and has the
+// same result; another argument is another plan.
 const bool kPlannedOnce = register_rank_function("window_plans", [] {
   const JoinedWorld world;
   const ShardMesh::Ptr mesh = line_of(world);
