@@ -1,6 +1,7 @@
 #include "parallel/base/extents.h"
 
 #include <cstddef>
+#include <numeric>
 
 namespace meshrun {
 
@@ -39,6 +40,17 @@ std::string check_extents(std::string_view name, std::span<const int64_t> extent
            " together; the tensor has " + std::to_string(extent) + " along that dimension";
   }
   return {};
+}
+
+int64_t total_extent(std::span<const int64_t> extents) {
+  return std::accumulate(extents.begin(), extents.end(), int64_t{0});
+}
+
+std::vector<int64_t> extent_offsets(std::span<const int64_t> extents, int64_t first) {
+  std::vector<int64_t> offsets = {first};
+  offsets.reserve(extents.size() + 1);
+  for (const int64_t extent : extents) offsets.push_back(offsets.back() + extent);
+  return offsets;
 }
 
 }  // namespace meshrun

@@ -2,9 +2,9 @@
 
 #include <utility>
 
-#include "ATen/core/grad_mode.h"
 #include "ATen/core/ivalue.h"
 #include "fmt/format.h"
+#include "parallel/collectives/differentiable.h"
 #include "parallel/fft/fft_arguments.h"
 #include "parallel/fft/fft_plan.h"
 #include "torch/csrc/autograd/custom_function.h"
@@ -33,10 +33,6 @@ std::shared_ptr<const FftPlan> saved_plan(AutogradContext* ctx) {
 
 Scale saved_scale(AutogradContext* ctx) {
   return static_cast<Scale>(ctx->saved_data.at("scale").toInt());
-}
-
-bool wants_gradient(const at::Tensor& tensor) {
-  return c10::GradMode::is_enabled() && tensor.requires_grad();
 }
 
 }  // namespace

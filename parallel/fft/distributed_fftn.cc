@@ -9,6 +9,7 @@
 #include "ATen/ops/fft_rfft.h"
 #include "core/fingerprint.h"
 #include "fmt/format.h"
+#include "parallel/base/extents.h"
 #include "parallel/collectives/call/autograd_node.h"
 #include "parallel/collectives/split.h"
 #include "parallel/collectives/transpose_plan.h"
@@ -113,7 +114,7 @@ at::Tensor transform(const at::Tensor& input, const FftOptions& options, Directi
 
   Slabs slabs;
   slabs.norm = options.norm;
-  const int64_t cut = sum(in);
+  const int64_t cut = total_extent(in);
   const at::Tensor& x = flat->tensor;
   slabs.s = is_forward ? std::array<int64_t, 3>{x.size(1), cut, x.size(3)}
                        : std::array<int64_t, 3>{cut, x.size(2), 2 * (x.size(3) - 1)};

@@ -11,6 +11,7 @@
 #include "fmt/format.h"
 #include "fmt/ranges.h"
 #include "parallel/base/errors.h"
+#include "parallel/base/extents.h"
 #include "parallel/collectives/split.h"
 #include "parallel/collectives/transpose_plan.h"
 #include "parallel/manager/distributed_manager.h"
@@ -123,7 +124,7 @@ std::optional<Scale> scale_of(const std::string& norm, Direction direction) {
 Sizes output_sizes(const FftOptions& options, int64_t extent, int world, std::string& problem) {
   if (!options.output_sizes) return compute_split_shapes(extent, world);
   const Sizes& sizes = *options.output_sizes;
-  bool fits = static_cast<int>(sizes.size()) == world && sum(sizes) == extent;
+  bool fits = static_cast<int>(sizes.size()) == world && total_extent(sizes) == extent;
   for (const int64_t size : sizes) fits = fits && size >= 0;
   if (!fits && problem.empty()) {
     problem = fmt::format("output_sizes is [{}]; {} pieces that sum to {} are needed",
@@ -199,7 +200,7 @@ std::shared_ptr<const FftPlan> make_plan(const at::Tensor& input, const FftOptio
   if (!problem.empty()) refuse(problem, options.group, world);
 
   const bool paired = options.layout == FftLayout::kPaired;
-  const int64_t cut = sum(in);
+  const int64_t cut = total_extent(in);
   FftShape shape;
   shape.layout = paired ? Layout::kPaired : Layout::kCanonical;
   shape.both_signs = !options.modes.empty();

@@ -1,6 +1,7 @@
 #include <algorithm>
 
 #include "fmt/format.h"
+#include "parallel/base/extents.h"
 #include "parallel/fft/fft_plan.h"
 
 namespace meshrun::fft {
@@ -29,7 +30,7 @@ void FftPlan::add_forward_copies(FftCost& cost, int64_t planes, int64_t element_
   const int64_t complex_size = 2 * element_size;
   const int64_t columns = shape_.width / 2 + 1;
   const int64_t computed = rows_.num_computed()[static_cast<size_t>(rank())];
-  const int64_t all_computed = sum(rows_.num_computed());
+  const int64_t all_computed = total_extent(rows_.num_computed());
   if (shape_.field_height < shape_.height) {
     add(cost, "field padded to s[0]", planes, shape_.height * own_moved_columns_, element_size);
   } else if (own_moved_columns_ < own_columns() ||
@@ -74,7 +75,7 @@ void FftPlan::add_inverse_copies(FftCost& cost, int64_t planes, int64_t element_
   const int64_t complex_size = 2 * element_size;
   const int64_t columns = shape_.width / 2 + 1;
   const int64_t computed = rows_.num_computed()[static_cast<size_t>(rank())];
-  const int64_t all_computed = sum(rows_.num_computed());
+  const int64_t all_computed = total_extent(rows_.num_computed());
   if (shape_.layout == Layout::kCanonical) {
     if (shape_.spectrum_columns < columns) {
       add(cost, "spectrum padded to s[1]", planes, own_rows() * columns, complex_size);
@@ -122,8 +123,9 @@ FftCost FftPlan::cost(IntArgument planes, IntArgument element_size, Direction di
   const bool is_forward = direction == Direction::kForward;
   const int64_t complex_size = 2 * element_size;
   const int64_t computed = rows_.num_computed()[static_cast<size_t>(rank())];
-  const int64_t others = is_forward ? (sum(rows_.num_computed()) - computed) * own_moved_columns_
-                                    : computed * (moved_columns_ - own_moved_columns_);
+  const int64_t others = is_forward
+                             ? (total_extent(rows_.num_computed()) - computed) * own_moved_columns_
+                             : computed * (moved_columns_ - own_moved_columns_);
   cost.flops = complex_flops(shape_.height, planes * own_moved_columns_) / 2 +
                complex_flops(shape_.width, planes * computed);
   cost.transpose_bytes = planes * others * complex_size;

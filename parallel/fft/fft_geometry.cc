@@ -2,8 +2,9 @@
 
 #include <algorithm>
 #include <cmath>
-#include <numeric>
 #include <utility>
+
+#include "parallel/base/extents.h"
 
 namespace meshrun::fft {
 namespace {
@@ -27,12 +28,11 @@ HalfRows::HalfRows(Layout layout, int64_t height, std::vector<int64_t> held, boo
     : layout_(layout),
       height_(height),
       held_(std::move(held)),
-      offsets_(held_.size() + 1, 0),
+      offsets_(extent_offsets(held_)),
       computed_(held_.size()),
       num_computed_(held_.size(), 0),
       runs_(held_.size() * held_.size()),
       shared_(shared && layout == Layout::kCanonical && held_.size() == 2) {
-  std::partial_sum(held_.begin(), held_.end(), offsets_.begin() + 1);
   if (layout_ == Layout::kPaired) {
     deal_paired();
   } else {
@@ -145,10 +145,6 @@ std::vector<int64_t> HalfRows::self_mirrored(int rank) const {
 int64_t num_chunks(int64_t planes, int64_t wire_bytes, int world) {
   if (world == 1 || planes <= 1) return 1;
   return std::clamp(wire_bytes / kBytesPerChunk, int64_t{1}, std::min(planes, kMaxChunks));
-}
-
-int64_t sum(const std::vector<int64_t>& sizes) {
-  return std::accumulate(sizes.begin(), sizes.end(), int64_t{0});
 }
 
 std::vector<int64_t> sizes_within(const std::vector<int64_t>& sizes, int64_t extent) {

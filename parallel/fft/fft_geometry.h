@@ -93,8 +93,6 @@ class HalfRows {
 // transformed: one for each 32 MiB of `wire_bytes`, at most 4.
 int64_t num_chunks(int64_t planes, int64_t wire_bytes, int world);
 
-int64_t sum(const std::vector<int64_t>& sizes);
-
 // The parts of [0, extent) that remain of consecutive `sizes`: {3, 3, 2} within 5 is {3, 2, 0}.
 std::vector<int64_t> sizes_within(const std::vector<int64_t>& sizes, int64_t extent);
 

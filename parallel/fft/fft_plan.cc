@@ -1,6 +1,7 @@
 #include "parallel/fft/fft_plan.h"
 
 #include <algorithm>
+#include <numeric>
 #include <utility>
 
 #include "ATen/core/grad_mode.h"
@@ -8,6 +9,7 @@
 #include "ATen/ops/ones.h"
 #include "ATen/ops/zeros.h"
 #include "fmt/format.h"
+#include "parallel/base/extents.h"
 #include "parallel/collectives/all_to_all_v.h"
 #include "parallel/fft/wave_numbers.h"
 
@@ -16,7 +18,7 @@ namespace meshrun::fft {
 FftPlan::FftPlan(FftShape shape, const GroupArgument& group, IntArgument also_agreed)
     : shape_(std::move(shape)),
       rows_(shape_.layout, shape_.height, shape_.spectrum_rows, shape_.fewest_bytes),
-      moved_columns_(std::min<int64_t>(sum(shape_.field_columns), shape_.width)),
+      moved_columns_(std::min<int64_t>(total_extent(shape_.field_columns), shape_.width)),
       transpose_(1, rows_.num_computed(), 2, sizes_within(shape_.field_columns, shape_.width),
                  group, also_agreed) {
   own_moved_columns_ =
@@ -25,7 +27,7 @@ FftPlan::FftPlan(FftShape shape, const GroupArgument& group, IntArgument also_ag
 
 // Half rows [N, K, w] -> those that are computed, by computing rank: one contiguous buffer.
 at::Tensor FftPlan::send_order(const at::Tensor& half_rows) const {
-  const int64_t computed = sum(rows_.num_computed());
+  const int64_t computed = total_extent(rows_.num_computed());
   if (rows_.is_ordered()) return half_rows.narrow(1, 0, computed).contiguous();
   at::Tensor ordered =
       at::empty({half_rows.size(0), computed, half_rows.size(2)}, half_rows.options());
@@ -39,7 +41,7 @@ at::Tensor FftPlan::send_order(const at::Tensor& half_rows) const {
 
 // The reverse; half rows that nobody computes are zeros, those of several ranks are added up.
 at::Tensor FftPlan::row_order(const at::Tensor& received) const {
-  const int64_t computed = sum(rows_.num_computed());
+  const int64_t computed = total_extent(rows_.num_computed());
   const bool is_shared = rows_.is_shared();
   if (rows_.is_ordered()) return resized(received, 1, rows_.num_half_rows());
   const std::vector<int64_t> shape = {received.size(0), rows_.num_half_rows(), received.size(2)};
@@ -81,14 +83,14 @@ at::Tensor FftPlan::stored(const at::Tensor& half_rows) const {
     received[static_cast<size_t>(other)] = rows_.num_rows(other, rank());
   }
   const int64_t planes = half_rows.size(0);
-  const bool is_whole = own_rows() == sum(received) + rows_.num_rows(rank(), rank());
+  const bool is_whole = own_rows() == total_extent(received) + rows_.num_rows(rank(), rank());
   const std::vector<int64_t> shape = {planes, own_rows(), columns};
   at::Tensor held =
       is_whole ? at::empty(shape, half_rows.options()) : at::zeros(shape, half_rows.options());
   for (const RowRun& run : rows_.runs(rank(), rank())) store_rows(held, half_rows, run);
   if (world == 1 || rows_.is_shared()) return resized(held, 2, shape_.spectrum_columns);
 
-  const at::Tensor outgoing = at::empty({planes, sum(sent), columns}, half_rows.options());
+  const at::Tensor outgoing = at::empty({planes, total_extent(sent), columns}, half_rows.options());
   int64_t next = 0;
   for (int holder = 0; holder < world; ++holder) {
     if (holder == rank()) continue;
@@ -127,7 +129,7 @@ at::Tensor FftPlan::loaded(const at::Tensor& spectrum) const {
       sent[static_cast<size_t>(other)] = rows_.num_rows(other, rank());
       received[static_cast<size_t>(other)] = rows_.num_rows(rank(), other);
     }
-    const at::Tensor outgoing = at::empty({planes, sum(sent), columns}, held.options());
+    const at::Tensor outgoing = at::empty({planes, total_extent(sent), columns}, held.options());
     int64_t next = 0;
     for (int computer = 0; computer < world; ++computer) {
       if (computer == rank()) continue;
@@ -162,7 +164,8 @@ at::Tensor FftPlan::loaded(const at::Tensor& spectrum) const {
 
 int64_t FftPlan::chunks_of(int64_t planes, int64_t element_size) const {
   // The same on all ranks: of the whole transposition, not of one rank's part.
-  const int64_t bytes = planes * sum(rows_.num_computed()) * moved_columns_ * 2 * element_size;
+  const int64_t bytes =
+      planes * total_extent(rows_.num_computed()) * moved_columns_ * 2 * element_size;
   return num_chunks(planes, bytes / rows_.world(), rows_.world());
 }
 

@@ -13,8 +13,8 @@
 #include "parallel/base/no_collectives.h"
 #include "parallel/comm/interface/call_scope.h"
 #include "parallel/comm/interface/carried.h"
+#include "parallel/nn/group_gradients.h"
 #include "parallel/nn/module_agreement.h"
-#include "parallel/nn/shared_gradients.h"
 #include "parallel/shard/dispatch/promotion.h"
 #include "parallel/shard/redistribute/redistribute.h"
 #include "parallel/shard/shard_tensor.h"
@@ -166,7 +166,7 @@ void distribute_module(torch::nn::Module& module, const std::optional<DeviceMesh
     announce_plain_leaf(parameter);
   }
   if (trained.empty()) return;
-  detail::share_gradients(
+  detail::reduce_gradients_over(
       mesh->group(), trained,
       {.mean = false,
        .use_fp32 = options.use_fp32_reduction,

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "ATen/OpMathType.h"
+#include "parallel/base/extents.h"
 #include "parallel/collectives/split.h"
 #include "parallel/collectives/transpose_plan.h"
 #include "parallel/fft/distributed_fft.h"
@@ -197,7 +198,7 @@ SplitExtent FNOImpl::split_of(const Tensor& x, const Sizes& sizes) const {
   // At each call: a rank whose extent is the former one cannot know that another's has changed.
   SplitExtent split{sizes.empty() ? gather_extents(extent, "", *options_.group(), x) : sizes};
   const auto own = split.sizes.begin() + group_.rank();
-  split.total = std::accumulate(split.sizes.begin(), split.sizes.end(), int64_t{0});
+  split.total = total_extent(split.sizes);
   split.offset = std::accumulate(split.sizes.begin(), own, int64_t{0});
   return split;
 }

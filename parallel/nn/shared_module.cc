@@ -13,10 +13,10 @@
 
 #include "parallel/base/no_collectives.h"
 #include "parallel/comm/interface/call_scope.h"
+#include "parallel/nn/group_gradients.h"
 #include "parallel/nn/module_agreement.h"
 #include "parallel/nn/shard_conflict.h"
 #include "parallel/nn/sharded_parameters.h"
-#include "parallel/nn/shared_gradients.h"
 
 namespace meshrun {
 namespace {
@@ -111,11 +111,12 @@ void mark_module_as_shared(torch::nn::Module& module, const SharedModuleOptions&
   if (!difference.empty()) throw SharedModuleError("mark_module_as_shared: " + difference);
 
   constexpr double kMebibyte = 1024 * 1024;
-  detail::share_gradients(group, parameters.values(),
-                          {.mean = options.mean,
-                           .use_fp32 = options.use_fp32_reduction,
-                           .bucket_bytes = static_cast<int64_t>(options.bucket_cap_mb * kMebibyte),
-                           .names = parameters.keys()});
+  detail::reduce_gradients_over(
+      group, parameters.values(),
+      {.mean = options.mean,
+       .use_fp32 = options.use_fp32_reduction,
+       .bucket_bytes = static_cast<int64_t>(options.bucket_cap_mb * kMebibyte),
+       .names = parameters.keys()});
 }
 
 void mark_module_as_shared(torch::nn::Module& module,
@@ -144,7 +145,7 @@ void unmark_module_as_shared(torch::nn::Module& module, BoolArgument recurse) {
     throw SharedModuleError("unmark_module_as_shared: the module has no parameter that is marked");
   }
   for (const Tensor& parameter : marked) {
-    const detail::SharedParameterHook& hook = *mark_of(parameter);
+    const detail::GroupGradientHook& hook = *mark_of(parameter);
     hook.gradients->leave(hook.index);
     parameter.remove_hook(hook.before_hook);
     torch::autograd::impl::set_post_acc_grad_hooks(parameter, nullptr);

@@ -1,23 +1,17 @@
 // A process that lives on from one generation into the next, and the job's checkpoint right, as its
 // agent tells them; the daemon is the test's.
 #include <gmock/gmock.h>
-#include <grpcpp/security/server_credentials.h>
-#include <grpcpp/server.h>
-#include <grpcpp/server_builder.h>
 #include <gtest/gtest.h>
 
 #include <future>
-#include <map>
 #include <memory>
-#include <mutex>
+#include <optional>
 #include <set>
 #include <string>
 #include <utility>
 
 #include "agent/daemon_agent.h"
-#include "core/rpc/channel.h"
-#include "meshrun/v1/agent_service.grpc.pb.h"
-#include "meshrun/v1/store_service.grpc.pb.h"
+#include "tests/agent/support/fake_daemon.h"
 #include "tests/worker/support/processes.h"
 
 namespace meshrun::agent {
@@ -27,120 +21,13 @@ using ::testing::HasSubstr;
 
 constexpr Milliseconds kLong(30000);
 
-// This process was rank 3 of generation 2. Generation 3 is over before it can register there; in
-// generation 4 it is rank 1.
-class FakeDaemon : public v1::AgentService::Service, public v1::StoreService::Service {
- public:
-  grpc::Status RegisterRank(grpc::ServerContext*, const v1::RegisterRankRequest* request,
-                            v1::RegisterRankResponse* response) override {
-    std::lock_guard lock(mu_);
-    if (request->fence().generation() == 3) {
-      current_ = 4;
-      return {grpc::StatusCode::FAILED_PRECONDITION, "generation 3 is over"};
-    }
-    in_process_[request->fence().generation()] = request->in_process();
-    response->mutable_assignment()->set_rank(request->rank());
-    response->set_world_size(4);
-    return grpc::Status::OK;
-  }
-  grpc::Status WatchGeneration(grpc::ServerContext* context,
-                               const v1::WatchGenerationRequest* request,
-                               grpc::ServerWriter<v1::WatchGenerationResponse>* writer) override {
-    v1::WatchGenerationResponse event;
-    std::unique_lock lock(mu_);
-    if (!stop_.empty()) {
-      event.set_stopping(true);
-      event.set_reason(stop_);
-      writer->Write(event);
-      return grpc::Status::OK;
-    }
-    if (request->fence().generation() >= current_) {
-      lock.unlock();
-      EXPECT_TRUE(testing::Eventually([&] { return context->IsCancelled(); }));
-      return grpc::Status::CANCELLED;
-    }
-    event.mutable_new_generation()->mutable_fence()->set_generation(current_);
-    event.mutable_new_generation()->mutable_assignment()->set_rank(current_ == 4 ? 1 : 2);
-    writer->Write(event);
-    return grpc::Status::OK;
-  }
-  grpc::Status ReportQuiesced(grpc::ServerContext*, const v1::ReportQuiescedRequest* request,
-                              v1::ReportQuiescedResponse*) override {
-    quiesced_ = request->step();
-    return grpc::Status::OK;
-  }
-  grpc::Status ReportFinished(grpc::ServerContext*, const v1::ReportFinishedRequest* request,
-                              v1::ReportFinishedResponse*) override {
-    std::lock_guard lock(mu_);
-    // A coordinator that is started again.
-    if (finish_calls_++ == 0) return {grpc::StatusCode::UNAVAILABLE, "not yet"};
-    if (request->fence().generation() < current_) {
-      return {grpc::StatusCode::FAILED_PRECONDITION, "generation 2 has failed"};
-    }
-    finished_.insert(request->rank());
-    return grpc::Status::OK;
-  }
-  grpc::Status GetFinished(grpc::ServerContext*, const v1::GetFinishedRequest*,
-                           v1::GetFinishedResponse* response) override {
-    std::lock_guard lock(mu_);
-    response->set_finished(!finished_.empty());
-    return grpc::Status::OK;
-  }
-  std::set<int> finished() {
-    std::lock_guard lock(mu_);
-    return finished_;
-  }
-  grpc::Status CommitCheckpoint(grpc::ServerContext*, const v1::CommitCheckpointRequest* request,
-                                v1::CommitCheckpointResponse*) override {
-    if (request->has_expected_step() != commit_.has_value() ||
-        (commit_ && commit_->step() != request->expected_step())) {
-      return {grpc::StatusCode::FAILED_PRECONDITION, "another one is the newest"};
-    }
-    commit_ = request->commit();
-    return grpc::Status::OK;
-  }
-  grpc::Status GetCheckpoint(grpc::ServerContext*, const v1::GetCheckpointRequest*,
-                             v1::GetCheckpointResponse* response) override {
-    if (!commit_) return {grpc::StatusCode::NOT_FOUND, "none"};
-    *response->mutable_commit() = *commit_;
-    return grpc::Status::OK;
-  }
-  void Stop(const std::string& reason) {
-    std::lock_guard lock(mu_);
-    stop_ = reason;
-  }
-  void Begin(uint64_t generation) {
-    std::lock_guard lock(mu_);
-    current_ = generation;
-  }
-  bool in_process(uint64_t generation) {
-    std::lock_guard lock(mu_);
-    return in_process_[generation];
-  }
-  int64_t quiesced_ = -1;
-
- private:
-  std::mutex mu_;
-  uint64_t current_ = 2;
-  std::string stop_;
-  std::map<uint64_t, bool> in_process_;
-  int finish_calls_ = 0;
-  std::set<int> finished_;
-  std::optional<v1::CheckpointCommit> commit_;
-};
-
 class NextGenerationTest : public ::testing::Test {
  protected:
   NextGenerationTest() {
-    grpc::ServerBuilder builder;
-    rpc::ConfigureServer(builder);
     const std::string address = "unix:" + (directory_ / "agent.sock");
-    builder.AddListeningPort(address, grpc::InsecureServerCredentials());
-    builder.RegisterService(static_cast<v1::AgentService::Service*>(&daemon_));
-    builder.RegisterService(static_cast<v1::StoreService::Service*>(&daemon_));
-    server_ = builder.BuildAndStart();
+    server_ = Serve(daemon_, address);
     auto agent = DaemonAgent::Connect(
-        {.address = address, .job_id = "job", .generation = 2, .rank = 3, .token = "token"}, kLong);
+        {.address = address, .job_id = "job", .generation = 2, .rank = 3, .token = kToken}, kLong);
     EXPECT_TRUE(agent.ok()) << agent.status();
     agent_ = *std::move(agent);
   }
@@ -182,7 +69,7 @@ TEST_F(NextGenerationTest, AListenerHearsThatAnotherGenerationHasBegunThoughNoRa
 }
 
 TEST_F(NextGenerationTest, AStopIsNoGeneration) {
-  daemon_.Stop("its node is drained");
+  daemon_.StopGeneration("its node is drained");
   const absl::Status status = agent_->NextGeneration(kLong).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kAborted);
   EXPECT_THAT(std::string(status.message()), HasSubstr("its node is drained"));
@@ -190,7 +77,7 @@ TEST_F(NextGenerationTest, AStopIsNoGeneration) {
 
 TEST_F(NextGenerationTest, SaysThatItStandsStill) {
   EXPECT_TRUE(agent_->ReportQuiesced(17, kLong).ok());
-  EXPECT_EQ(daemon_.quiesced_, 17);
+  EXPECT_EQ(daemon_.quiesced(), 17);
 }
 
 TEST_F(NextGenerationTest, ReportsThatItHasFinishedUntilTheReportIsTaken) {

@@ -30,8 +30,8 @@ class NoNames {
   os::UniqueFd socket_;
   std::atomic<bool> is_over_{false};
   std::thread server_;
-  // Of the thread's resolver, before. It keeps an IPv6 server elsewhere and puts ours in that
-  // place.
+  // Servers that the thread's resolver had before. It keeps an IPv6 server elsewhere and puts ours
+  // in that place.
   int servers_ = 0;
   sockaddr_in first_server_{};
   sockaddr_in6 first_ipv6_server_{};

@@ -2,13 +2,13 @@
 
 #include <algorithm>
 #include <cstring>
-#include <numeric>
 #include <stdexcept>
 #include <utility>
 
 #include "core/fingerprint.h"
 #include "fmt/format.h"
 #include "fmt/ranges.h"
+#include "parallel/base/extents.h"
 
 namespace meshrun {
 namespace {
@@ -184,7 +184,7 @@ void check_cover(const char* name, const NodeSplit& split, const Numbers& blocks
                     blocks.back(), name, count));
   }
   if (split.kind == NodeSplit::Kind::kConsecutive && !split.sizes.empty()) {
-    const int64_t sum = std::accumulate(split.sizes.begin(), split.sizes.end(), int64_t{0});
+    const int64_t sum = total_extent(split.sizes);
     if (sum == count) return;
     throw std::invalid_argument(fmt::format("{} sizes [{}] sum to {}, but there are {} nodes", name,
                                             fmt::join(split.sizes, ", "), sum, count));

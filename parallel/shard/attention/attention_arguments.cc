@@ -39,7 +39,7 @@ std::string problem_of(const Tensor& query, const Tensor& key, const Tensor& val
   if (!query.defined() || !key.defined() || !value.defined()) {
     return "attention takes defined tensors";
   }
-  const std::string shapes = shapes_of(query, key, value);
+  const auto shapes = [&] { return shapes_of(query, key, value); };
   if (!at::isFloatingType(query.scalar_type()) || query.scalar_type() != key.scalar_type() ||
       query.scalar_type() != value.scalar_type() || query.device() != key.device() ||
       query.device() != value.device()) {
@@ -51,19 +51,19 @@ std::string problem_of(const Tensor& query, const Tensor& key, const Tensor& val
   }
   const int64_t least = options.enable_gqa ? 3 : 2;
   if (query.dim() < least || key.dim() < least || value.dim() < least) {
-    return fmt::format("attention takes tensors of {} or more dims: {}", least, shapes);
+    return fmt::format("attention takes tensors of {} or more dims: {}", least, shapes());
   }
   if (query.size(-1) != key.size(-1) || key.size(-2) != value.size(-2)) {
     return fmt::format(
         "query and key must agree in their last dim, key and value in the one before"
         " it: {}",
-        shapes);
+        shapes());
   }
   const int64_t kept = options.enable_gqa ? 3 : 2;
   if (!broadcast_together(leading(query, kept), leading(key, kept)) ||
       !broadcast_together(leading(query, kept), leading(value, kept)) ||
       !broadcast_together(leading(key, kept), leading(value, kept))) {
-    return fmt::format("leading dims do not broadcast: {}", shapes);
+    return fmt::format("leading dims do not broadcast: {}", shapes());
   }
   if (!options.enable_gqa) return "";
   // A rank may have no head at all.
@@ -73,7 +73,7 @@ std::string problem_of(const Tensor& query, const Tensor& key, const Tensor& val
     return fmt::format(
         "with enable_gqa the heads of query must be a multiple of those of key and"
         " value: {}",
-        shapes);
+        shapes());
   }
   return "";
 }

@@ -1,19 +1,12 @@
 #include "parallel/shard/attention/attention_plan.h"
 
 #include <algorithm>
-#include <numeric>
 #include <utility>
 
+#include "parallel/base/extents.h"
+
 namespace meshrun {
-namespace {
-
-std::vector<int64_t> offsets_of(const std::vector<int64_t>& sizes, int64_t first) {
-  std::vector<int64_t> offsets(sizes.size());
-  std::exclusive_scan(sizes.begin(), sizes.end(), offsets.begin(), first);
-  return offsets;
-}
-
-}  // namespace
+namespace {}  // namespace
 
 std::vector<AttentionTile> cut_attention(int64_t query_offset, int64_t query_size,
                                          int64_t key_offset, int64_t key_size, bool is_causal) {
@@ -37,8 +30,8 @@ RingPlan::RingPlan(std::vector<int64_t> query_sizes, std::vector<int64_t> key_si
                    int64_t first_query)
     : query_sizes_(std::move(query_sizes)),
       key_sizes_(std::move(key_sizes)),
-      query_offsets_(offsets_of(query_sizes_, first_query)),
-      key_offsets_(offsets_of(key_sizes_, 0)),
+      query_offsets_(extent_offsets(query_sizes_, first_query)),
+      key_offsets_(extent_offsets(key_sizes_)),
       is_causal_(is_causal),
       reach_(key_sizes_.size(), 0) {
   for (int block = 0; block < world(); ++block) {

@@ -1,7 +1,7 @@
 // merged_attention and whole_keys_attention: this rank's queries meet this rank's keys once.
 #include <algorithm>
+#include <bit>
 #include <limits>
-#include <numeric>
 #include <optional>
 #include <string>
 #include <utility>
@@ -10,9 +10,10 @@
 #include "ATen/core/ivalue.h"
 #include "ATen/ops/cat.h"
 #include "ATen/ops/zeros.h"
-#include "core/fingerprint.h"
 #include "fmt/format.h"
 #include "parallel/base/collective_errors.h"
+#include "parallel/base/digest.h"
+#include "parallel/base/extents.h"
 #include "parallel/collectives/all_reduce.h"
 #include "parallel/collectives/pieces.h"
 #include "parallel/comm/v_collectives_of.h"
@@ -161,8 +162,7 @@ Tensor merged_attention(const Tensor& query, const Tensor& key, const Tensor& va
   }
   AttentionArguments arguments;
   if (problem.empty()) {
-    arguments = read_attention(query, key, value, options,
-                               std::accumulate(key_sizes.begin(), key_sizes.end(), int64_t{0}));
+    arguments = read_attention(query, key, value, options, total_extent(key_sizes));
     problem = arguments.problem;
   }
   if (!problem.empty()) detail::raise_on_all_ranks(handle, device_of(query, *handle), problem);
@@ -171,10 +171,9 @@ Tensor merged_attention(const Tensor& query, const Tensor& key, const Tensor& va
   for (size_t r = 0; r < rank; ++r) meeting->key_offset += key_sizes[r];
   meeting->requires_grad = c10::GradMode::is_enabled() &&
                            (query.requires_grad() || key.requires_grad() || value.requires_grad());
-  meeting->digest =
-      Fingerprint(fmt::format("attention to keys {}, {}, scale {}, heads {}", to_words(key_sizes),
-                              bool(options.is_causal), arguments.scale, arguments.key.size(1))) |
-      1;
+  Digest digest;
+  digest.add(key_sizes).add(bool(options.is_causal)).add(std::bit_cast<int64_t>(arguments.scale));
+  meeting->digest = digest.add(arguments.key.size(1)).value() | 1;  // 0: nothing to compare
   return meet(arguments, options, meeting);
 }
 

@@ -1,14 +1,16 @@
 #include "parallel/shard/attention/ring_attention.h"
 
 #include <algorithm>
-#include <numeric>
+#include <bit>
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
 
 #include "ATen/core/grad_mode.h"
-#include "core/fingerprint.h"
 #include "fmt/format.h"
+#include "parallel/base/digest.h"
+#include "parallel/base/extents.h"
 #include "parallel/collectives/all_reduce.h"
 #include "parallel/collectives/pieces.h"
 #include "parallel/comm/v_collectives_of.h"
@@ -86,6 +88,47 @@ std::string sizes_problem(const Tensor& query, const Tensor& key,
   return problem;
 }
 
+// What all ranks must say alike.
+struct AgreedCall {
+  std::vector<int64_t> query_sizes;
+  std::vector<int64_t> key_sizes;
+  int64_t batch;
+  int64_t query_heads;
+  int64_t key_heads;
+  int64_t key_width;
+  int64_t value_width;
+  at::ScalarType dtype;
+  bool is_causal;
+  double scale;
+  std::optional<AttentionDropout> dropout;
+  bool with_keys;
+
+  std::string words() const {
+    std::string text = fmt::format(
+        " attention of queries {} and keys {}, {} by {} heads of {} and {}, {}{}, scale {}",
+        to_words(query_sizes), to_words(key_sizes), query_heads, key_heads, key_width, value_width,
+        c10::toString(dtype), is_causal ? ", causal" : "", scale);
+    if (dropout) {
+      text += fmt::format(", dropout {} of operation {} under seed {}", dropout->probability,
+                          dropout->operation.counter, dropout->operation.seed);
+    }
+    if (with_keys) text += ", with gradients of the keys";
+    return text;
+  }
+  uint64_t digest() const {
+    Digest digest;
+    digest.add(query_sizes).add(key_sizes).add(batch).add(query_heads).add(key_heads);
+    digest.add(key_width).add(value_width).add(static_cast<int64_t>(dtype)).add(is_causal);
+    digest.add(std::bit_cast<int64_t>(scale)).add(with_keys).add(dropout.has_value());
+    if (dropout) {
+      digest.add(std::bit_cast<int64_t>(dropout->probability));
+      digest.add(static_cast<int64_t>(dropout->operation.counter));
+      digest.add(static_cast<int64_t>(dropout->operation.seed));
+    }
+    return digest.value() | 1;  // 0: nothing to compare
+  }
+};
+
 }  // namespace
 
 Tensor ring_attention(const Tensor& query, const Tensor& key, const Tensor& value,
@@ -98,8 +141,7 @@ Tensor ring_attention(const Tensor& query, const Tensor& key, const Tensor& valu
   std::string problem = sizes_problem(query, key, query_sizes, key_sizes, rank, world);
   AttentionArguments arguments;
   if (problem.empty()) {
-    arguments = read_attention(query, key, value, options,
-                               std::accumulate(key_sizes.begin(), key_sizes.end(), int64_t{0}));
+    arguments = read_attention(query, key, value, options, total_extent(key_sizes));
     problem = arguments.problem;
   }
   if (!problem.empty()) {
@@ -109,21 +151,24 @@ Tensor ring_attention(const Tensor& query, const Tensor& key, const Tensor& valu
       handle, RingPlan(query_sizes, key_sizes, options.is_causal, options.first_query));
   ring->scale = arguments.scale;
   ring->dropout = options.dropout;
-  ring->words = fmt::format(
-      " attention of queries {} and keys {}, {} by {} heads of {} and {}, {}{}, scale {}",
-      to_words(query_sizes), to_words(key_sizes), arguments.query.size(1), arguments.key.size(1),
-      arguments.key.size(3), arguments.value.size(3), c10::toString(query.scalar_type()),
-      options.is_causal ? ", causal" : "", arguments.scale);
   const bool records = c10::GradMode::is_enabled();
   const bool with_keys = records && (key.requires_grad() || value.requires_grad());
   ring->requires_grad = with_keys || (records && query.requires_grad());
-  if (options.dropout) {
-    const AttentionDropout& dropout = *options.dropout;
-    ring->words += fmt::format(", dropout {} of operation {} under seed {}", dropout.probability,
-                               dropout.operation.counter, dropout.operation.seed);
-  }
-  if (with_keys) ring->words += ", with gradients of the keys";
-  ring->digest = Fingerprint(fmt::format("{} {}", ring->words, arguments.query.size(0))) | 1;
+  const auto agreed =
+      std::make_shared<const AgreedCall>(AgreedCall{.query_sizes = query_sizes,
+                                                    .key_sizes = key_sizes,
+                                                    .batch = arguments.query.size(0),
+                                                    .query_heads = arguments.query.size(1),
+                                                    .key_heads = arguments.key.size(1),
+                                                    .key_width = arguments.key.size(3),
+                                                    .value_width = arguments.value.size(3),
+                                                    .dtype = query.scalar_type(),
+                                                    .is_causal = options.is_causal,
+                                                    .scale = arguments.scale,
+                                                    .dropout = options.dropout,
+                                                    .with_keys = with_keys});
+  ring->words = [agreed] { return agreed->words(); };
+  ring->digest = agreed->digest();
   return RingAttention::apply(arguments.query, arguments.key, arguments.value, arguments.mask, ring)
       .view(arguments.output_shape);
 }

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <utility>
@@ -32,7 +33,8 @@ struct Ring : torch::CustomClassHolder {
   const RingPlan plan;
   double scale = 1;
   std::optional<AttentionDropout> dropout;
-  std::string words;  // equal on all ranks
+  // Equal on all ranks. The words are made where ranks disagree.
+  std::function<std::string()> words;
   uint64_t digest = 0;
   bool requires_grad = false;
 
@@ -56,7 +58,7 @@ struct Ring : torch::CustomClassHolder {
   }
   CollectiveSpec call() const {
     CollectiveSpec spec{.agreed = digest, .requires_grad = requires_grad};
-    spec.say([words = words] { return words; });
+    spec.say(words);
     return spec;
   }
 };

@@ -114,12 +114,11 @@ void fallback(const c10::OperatorHandle& op, Stack* stack) {
 
 }  // namespace
 
-ShardMesh::Ptr common_mesh(const c10::OperatorHandle& op, const Stack& stack) {
-  ShardMesh::Ptr mesh;
-  const char* name = op.schema().name().c_str();
+ShardMesh::Ptr mesh_of(const c10::OperatorHandle& op, const Stack& stack) {
+  SameMesh mesh(op.schema().name().c_str());
   for_each_tensor(stack, op.schema().arguments().size(),
-                  [&](const at::Tensor& tensor) { require_same_mesh(mesh, tensor, name); });
-  return mesh;
+                  [&](const at::Tensor& tensor) { mesh.add(tensor); });
+  return mesh.get();
 }
 
 void check_plain_operands(const c10::OperatorHandle& op, const OperatorSignature& signature,
@@ -150,7 +149,7 @@ void run_replicated(const c10::OperatorHandle& op, Stack* stack, Announce announ
                     "redistribute to Replicate and take to_local()",
                     name_of(op)));
   }
-  const ShardMesh::Ptr mesh = common_mesh(op, *stack);
+  const ShardMesh::Ptr mesh = mesh_of(op, *stack);
   const size_t count = signature.num_arguments;
   check_plain_operands(op, signature, *stack);
   int64_t bytes = 0;

@@ -23,8 +23,8 @@ enum class Announce : uint8_t { kWarn, kQuietly };
 // Gathers, runs, wraps; kQuietly is the rule of operators whose result all ranks need whole.
 void run_replicated(const c10::OperatorHandle& op, torch::jit::Stack* stack, Announce announce);
 
-// The mesh of all sharded tensors among the arguments; raises ShardTensorError for two meshes.
-ShardMesh::Ptr common_mesh(const c10::OperatorHandle& op, const torch::jit::Stack& stack);
+// The mesh of all sharded tensors among the arguments, as in same_mesh.h.
+ShardMesh::Ptr mesh_of(const c10::OperatorHandle& op, const torch::jit::Stack& stack);
 
 // check_promotion() of the plain operands that a boxed kernel reads.
 void check_plain_operands(const c10::OperatorHandle& op, const OperatorSignature& signature,

@@ -7,8 +7,8 @@
 #include "ATen/ops/zeros.h"
 #include "ATen/ops/zeros_like.h"
 #include "fmt/format.h"
+#include "parallel/collectives/differentiable.h"
 #include "parallel/shard/dispatch/promotion.h"
-#include "parallel/shard/dispatch/same_mesh.h"
 #include "torch/csrc/autograd/custom_function.h"
 
 namespace meshrun {
@@ -16,10 +16,6 @@ namespace {
 
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
-
-bool wants_gradient(const at::Tensor& tensor) {
-  return c10::GradMode::is_enabled() && tensor.requires_grad();
-}
 
 void save_spec(AutogradContext* ctx, const char* name, const SpecPtr& spec) {
   ctx->saved_data.emplace(name, c10::IValue::make_capsule(spec));
@@ -216,13 +212,6 @@ at::Tensor promote(const at::Tensor& tensor, const ShardMesh::Ptr& mesh) {
   const SpecPtr spec = replicated_spec(mesh, tensor.sizes());
   if (wants_gradient(tensor) && is_announced(tensor)) return FromLeaf::apply(tensor, spec);
   return from_local(tensor, spec);
-}
-
-ShardMesh::Ptr mesh_of(std::initializer_list<const at::Tensor*> tensors, const char* operation) {
-  ShardMesh::Ptr mesh;
-  for (const at::Tensor* tensor : tensors) require_same_mesh(mesh, *tensor, operation);
-  if (!mesh) throw ShardTensorError(fmt::format("{} got no sharded tensor", operation));
-  return mesh;
 }
 
 SpecPtr partial_where_replicated(const SpecPtr& spec, const SpecPtr& computed) {

@@ -17,7 +17,6 @@
 #pragma once
 
 #include <cstdint>
-#include <initializer_list>
 #include <vector>
 
 #include "ATen/core/Tensor.h"
@@ -43,9 +42,6 @@ at::Tensor redistribute(const at::Tensor& tensor, const SpecPtr& to, const SpecP
 // A ShardTensor stays what it is; a plain one becomes Replicate on the mesh, and its gradient is
 // plain, and whole (an announced leaf's where it is accumulated: promotion.h).
 at::Tensor promote(const at::Tensor& tensor, const ShardMesh::Ptr& mesh);
-// The mesh of the sharded ones among these, which may be undefined. Raises ShardTensorError if none
-// is sharded, or if two meshes meet.
-ShardMesh::Ptr mesh_of(std::initializer_list<const at::Tensor*> tensors, const char* operation);
 
 // `spec` with Partial(sum) on the axes where `spec` is Replicate and `computed` is Shard or
 // Partial: the layout of the gradient of an operand that every rank used for its own part.

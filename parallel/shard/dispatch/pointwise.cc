@@ -143,7 +143,7 @@ void PointwiseKernel::run_aligned(const c10::OperatorHandle& op, Stack* stack) c
     run_replicated(op, stack, Announce::kWarn);
     return;
   }
-  const ShardMesh::Ptr mesh = common_mesh(op, *stack);
+  const ShardMesh::Ptr mesh = mesh_of(op, *stack);
   c10::IValue* arguments = arguments_of(*stack, signature_);
   std::vector<Operand> operands;
   std::vector<size_t> places;

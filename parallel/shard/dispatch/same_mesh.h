@@ -1,18 +1,36 @@
 // The sharded tensors of one call are on one mesh.
 //
-//   ShardMesh::Ptr mesh;
-//   for (const at::Tensor& tensor : tensors) require_same_mesh(mesh, tensor, "cat");
+//   const ShardMesh::Ptr mesh = mesh_of({&self, &index}, "gather");
 //
-// Internal to parallel/shard. Threads: any.
+// Plain and undefined tensors have no mesh. ShardTensorError: two meshes meet, or no tensor is
+// sharded. fallback.h has the same for the arguments on a stack. Internal to parallel/shard.
+// Threads: any.
 #pragma once
 
+#include <initializer_list>
+
 #include "ATen/core/Tensor.h"
+#include "c10/util/ArrayRef.h"
 #include "parallel/shard/tensor/shard_tensor_impl.h"
 
 namespace meshrun {
 
-// Where `mesh` is null it becomes that of `tensor`. A plain or undefined tensor has none. Raises
-// ShardTensorError where `tensor` is on another mesh.
-void require_same_mesh(ShardMesh::Ptr& mesh, const at::Tensor& tensor, const char* operation);
+// For tensors that are not in one list.
+class SameMesh {
+ public:
+  explicit SameMesh(const char* operation) : operation_(operation) {}
+
+  // Raises if the mesh of `tensor` is not that of the former ones.
+  void add(const at::Tensor& tensor);
+  // Raises if no tensor was sharded.
+  const ShardMesh::Ptr& get() const;
+
+ private:
+  const char* operation_;
+  ShardMesh::Ptr mesh_;
+};
+
+ShardMesh::Ptr mesh_of(std::initializer_list<const at::Tensor*> tensors, const char* operation);
+ShardMesh::Ptr mesh_of(at::ArrayRef<at::Tensor> tensors, const char* operation);
 
 }  // namespace meshrun

@@ -7,6 +7,7 @@
 
 #include "fmt/format.h"
 #include "fmt/ranges.h"
+#include "parallel/base/extents.h"
 #include "parallel/collectives/split.h"
 
 namespace meshrun {
@@ -262,7 +263,7 @@ void ShardLayout::finish() {
                   placement.is_partial() ? static_cast<int64_t>(placement.op()) : placement.dim());
   }
   for (const DimCut& cut : cuts_) {
-    global_shape_.push_back(std::accumulate(cut.sizes.begin(), cut.sizes.end(), int64_t{0}));
+    global_shape_.push_back(total_extent(cut.sizes));
     hash_ = mixed(hash_, static_cast<int64_t>(cut.sizes.size()));
     for (const int64_t size : cut.sizes) hash_ = mixed(hash_, size);
   }

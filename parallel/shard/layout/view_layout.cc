@@ -4,6 +4,8 @@
 #include <numeric>
 #include <utility>
 
+#include "parallel/base/extents.h"
+
 namespace meshrun {
 namespace {
 
@@ -26,12 +28,6 @@ Lengths coordinates_of(const ShardLayout& layout, const DimCut& cut, int64_t pie
     piece /= ranks;
   }
   return coordinates;
-}
-
-Lengths offsets_of(const Lengths& sizes) {
-  Lengths offsets(sizes.size());
-  std::exclusive_scan(sizes.begin(), sizes.end(), offsets.begin(), int64_t{0});
-  return offsets;
 }
 
 void move_axes(Placements& placements, const DimCut& cut, int64_t dim) {
@@ -115,7 +111,7 @@ std::optional<Lengths> runs_of(const ShardLayout& layout, const Group& group, co
       const Lengths& sizes = layout.cuts()[d].sizes;
       const auto at = static_cast<size_t>(layout.piece(static_cast<int64_t>(d), coordinate));
       is_run &= length <= 1 || sizes[at] == shape[d];
-      start = start * shape[d] + offsets_of(sizes)[at];
+      start = start * shape[d] + extent_offsets(sizes)[at];
       length *= sizes[at];
     }
     if (length == 0) {
@@ -206,8 +202,8 @@ ShardLayout unsliced(const ShardLayout& layout, int64_t dim, const SliceRange& r
   Lengths shape = layout.global_shape();
   shape[static_cast<size_t>(dim)] = extent;
   const ShardLayout even = ShardLayout::split(layout.mesh_shape(), layout.placements(), shape);
-  const Lengths preferred = offsets_of(even.cuts()[static_cast<size_t>(dim)].sizes);
-  const Lengths offsets = offsets_of(cut.sizes);
+  const Lengths preferred = extent_offsets(even.cuts()[static_cast<size_t>(dim)].sizes);
+  const Lengths offsets = extent_offsets(cut.sizes);
   const int64_t total = range.size();
   int64_t begin = 0;
   for (size_t piece = 0; piece < cut.sizes.size(); ++piece) {

@@ -1,7 +1,10 @@
 #include "parallel/shard/neighbors/ring_neighbors.h"
 
 #include <algorithm>
+#include <bit>
+#include <functional>
 #include <limits>
+#include <memory>
 #include <numeric>
 #include <string>
 #include <utility>
@@ -16,10 +19,11 @@
 #include "ATen/ops/where.h"
 #include "ATen/ops/zeros.h"
 #include "ATen/ops/zeros_like.h"
-#include "core/fingerprint.h"
 #include "fmt/format.h"
 #include "fmt/ranges.h"
 #include "parallel/base/collective_errors.h"
+#include "parallel/base/digest.h"
+#include "parallel/base/extents.h"
 #include "parallel/collectives/all_reduce.h"
 #include "parallel/collectives/pieces.h"
 #include "parallel/comm/v_collectives_of.h"
@@ -38,6 +42,28 @@ constexpr int64_t kNoPoint = std::numeric_limits<int64_t>::max();  // sorts behi
 constexpr double kFar = std::numeric_limits<double>::infinity();
 constexpr int64_t kDistancesAtOnce = int64_t{1} << 22;
 
+// What all ranks must say alike.
+struct AgreedSearch {
+  int64_t k;
+  std::vector<int64_t> sizes;
+  at::ScalarType dtype;
+  int64_t dimensions;
+  double radius;
+  bool with_points;
+
+  std::string words() const {
+    return fmt::format(" {} neighbors in blocks {} of {}, {} dimensions, radius {}{}", k,
+                       to_words(sizes), c10::toString(dtype), dimensions, radius,
+                       with_points ? ", with gradients of the points" : "");
+  }
+  uint64_t digest() const {
+    Digest digest;
+    digest.add(k).add(sizes).add(static_cast<int64_t>(dtype)).add(dimensions);
+    digest.add(std::bit_cast<int64_t>(radius)).add(with_points);
+    return digest.value() | 1;  // 0: nothing to compare
+  }
+};
+
 // A search without its tensors.
 struct Search : torch::CustomClassHolder {
   GroupArgument::Handle group;  // null: this rank has all points
@@ -46,7 +72,8 @@ struct Search : torch::CustomClassHolder {
   int64_t k = 1;
   std::optional<double> radius;
   bool requires_grad = false;
-  std::string words;
+  // Equal on all ranks. The words are made where ranks disagree.
+  std::function<std::string()> words;
   uint64_t digest = 0;
 
   int world() const { return static_cast<int>(sizes.size()); }
@@ -57,7 +84,7 @@ struct Search : torch::CustomClassHolder {
   }
   CollectiveSpec call() const {
     CollectiveSpec spec{.agreed = digest, .requires_grad = requires_grad};
-    spec.say([words = words] { return words; });
+    spec.say(words);
     return spec;
   }
 };
@@ -272,7 +299,7 @@ Neighbors search_for(const c10::intrusive_ptr<Search>& search, const Tensor& poi
 
 std::string count_problem(const std::vector<int64_t>& sizes, int64_t k,
                           std::optional<double> radius) {
-  const int64_t all = std::accumulate(sizes.begin(), sizes.end(), int64_t{0});
+  const int64_t all = total_extent(sizes);
   if (radius || k <= all) return "";
   return fmt::format("k is {}, and there are {} points", k, all);
 }
@@ -299,11 +326,11 @@ Neighbors ring_neighbors(const Tensor& points, const Tensor& queries,
   search->radius = radius;
   const bool with_points = c10::GradMode::is_enabled() && points.requires_grad();
   search->requires_grad = with_points || (c10::GradMode::is_enabled() && queries.requires_grad());
-  search->words =
-      fmt::format(" {} neighbors in blocks {} of {}, {} dimensions, radius {}{}", search->k,
-                  to_words(point_sizes), c10::toString(points.scalar_type()), points.size(1),
-                  radius.value_or(kFar), with_points ? ", with gradients of the points" : "");
-  search->digest = Fingerprint(search->words) | 1;
+  const auto agreed = std::make_shared<const AgreedSearch>(
+      AgreedSearch{search->k, point_sizes, points.scalar_type(), points.size(1),
+                   radius.value_or(kFar), with_points});
+  search->words = [agreed] { return agreed->words(); };
+  search->digest = agreed->digest();
   return search_for(search, points, queries);
 }
 

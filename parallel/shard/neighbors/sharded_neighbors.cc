@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "parallel/shard/dispatch/local_map.h"
+#include "parallel/shard/dispatch/same_mesh.h"
 
 namespace meshrun {
 namespace {

@@ -27,9 +27,14 @@
 #include "parallel/shard/dispatch/operator_table.h"
 #include "parallel/shard/operators/flat_indices.h"
 #include "parallel/shard/operators/windows.h"
+#include "parallel/shard/redistribute/redistribution_plans.h"
 
 namespace meshrun {
 namespace {
+
+// The rules of window plans whose key has the extents of the outputs.
+const char kAdaptiveAverageRule = 0;
+const char kAdaptiveMaximumRule = 0;
 
 SplitRange window(int64_t output, int64_t inputs, int64_t outputs) {
   return {output * inputs / outputs, ((output + 1) * inputs + outputs - 1) / outputs};
@@ -51,6 +56,13 @@ struct Arguments {
       throw ShardTensorError(fmt::format("adaptive pooling: a tensor of {} to {}",
                                          to_words(self.sizes()), to_words(output_size)));
     }
+  }
+
+  // Of a window plan.
+  std::vector<int64_t> key(int64_t rule) const {
+    std::vector<int64_t> key = {rule};
+    key.insert(key.end(), outputs.begin(), outputs.end());
+    return key;
   }
 
   std::vector<int64_t> outputs;
@@ -105,7 +117,8 @@ at::Tensor adaptive_avg_pool(const at::Tensor& self, at::IntArrayRef output_size
     windows.push_back(is_summed[i] ? WindowedDim::sliding(self.size(dim), 1, 1, 0, 1)
                                    : adaptive(self.size(dim), arguments.outputs[i]));
   }
-  const WindowPlan plan(spec, arguments.first, windows);
+  const WindowPlan plan(spec, {.first = arguments.first},
+                        arguments.key(rule_number(&kAdaptiveAverageRule)), [&] { return windows; });
   SpecPtr result = plan.result();
   for (size_t i = 0; i < dims; ++i) {
     const int64_t dim = arguments.first + static_cast<int64_t>(i);
@@ -153,7 +166,8 @@ std::tuple<at::Tensor, at::Tensor> adaptive_max_pool(const at::Tensor& self,
     windows.push_back(
         adaptive(self.size(arguments.first + static_cast<int64_t>(i)), arguments.outputs[i]));
   }
-  const WindowPlan plan(spec, arguments.first, windows);
+  const WindowPlan plan(spec, {.first = arguments.first},
+                        arguments.key(rule_number(&kAdaptiveMaximumRule)), [&] { return windows; });
   const SpecPtr& result = plan.result();
   at::Tensor laid_out = plan.gather(to_local(redistribute(self, spec)));
   if (!plan.computes()) {

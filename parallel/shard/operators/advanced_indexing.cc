@@ -174,7 +174,9 @@ Indices as_list(const std::vector<at::Tensor>& indices) {
 }
 
 at::Tensor index(const at::Tensor& self, const Indices& indices) {
-  const ShardMesh::Ptr mesh = mesh_of_operands(tensors_of(self, indices), "index");
+  const std::vector<at::Tensor> tensors = tensors_of(self, indices);
+  check_plain_operands(tensors, "index");
+  const ShardMesh::Ptr mesh = mesh_of(tensors, "index");
   const at::Tensor from = promote(self, mesh);
   const SpecPtr& spec = spec_of(from);
   Chosen chosen = chosen_by(from, indices, mesh, true);
@@ -207,10 +209,10 @@ at::Tensor index_put(const at::Tensor& self, const Indices& indices, const at::T
   // LibTorch makes a number a tensor on the CPU.
   const bool is_elsewhere = given.dim() == 0 && given.device() != self.device();
   const at::Tensor values = is_elsewhere ? given.to(self.device()) : given;
-  const std::vector<at::Tensor> tensors = tensors_of(self, indices);
-  ShardMesh::Ptr mesh = is_shard_tensor(values) ? nullptr : mesh_of_operands(tensors, name);
-  require_same_mesh(mesh, values, name);
-  for (const at::Tensor& tensor : tensors) require_same_mesh(mesh, tensor, name);
+  std::vector<at::Tensor> tensors = tensors_of(self, indices);
+  if (!is_shard_tensor(values)) check_plain_operands(tensors, name);
+  tensors.push_back(values);
+  const ShardMesh::Ptr mesh = mesh_of(tensors, name);
   at::Tensor target = promote(self, mesh);
   target = redistribute(target, without_partial(spec_of(target)));
   if (!accumulate && indices.size() == 1 && values.numel() == 1) {

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "parallel/collectives/all_reduce.h"
+#include "parallel/shard/dispatch/same_mesh.h"
 #include "parallel/shard/layout/broadcast.h"
 
 namespace meshrun {

@@ -19,6 +19,7 @@
 #include "ATen/ops/scaled_dot_product_attention.h"
 #include "parallel/shard/attention/ring_attention.h"
 #include "parallel/shard/dispatch/operator_table.h"
+#include "parallel/shard/dispatch/same_mesh.h"
 #include "parallel/shard/operators/aligned.h"
 
 namespace meshrun {

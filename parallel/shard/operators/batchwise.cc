@@ -74,7 +74,7 @@ class BatchwiseKernel : public c10::OperatorKernel {
   void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet, Stack* stack) {
     const at::AutoDispatchBelowADInplaceOrView guard;
     check_plain_operands(op, signature_, *stack);
-    const ShardMesh::Ptr mesh = common_mesh(op, *stack);
+    const ShardMesh::Ptr mesh = mesh_of(op, *stack);
     c10::IValue* arguments = stack->data() + (stack->size() - signature_.num_arguments);
     std::vector<at::Tensor> tensors;
     for (const OperatorSignature::TensorArgument& argument : signature_.tensors) {

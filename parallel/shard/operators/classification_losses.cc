@@ -10,6 +10,7 @@
 #include "ATen/ops/cross_entropy_loss.h"
 #include "ATen/ops/nll_loss_nd.h"
 #include "parallel/shard/dispatch/operator_table.h"
+#include "parallel/shard/dispatch/same_mesh.h"
 #include "parallel/shard/operators/aligned.h"
 
 namespace meshrun {

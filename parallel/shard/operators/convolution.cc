@@ -18,12 +18,15 @@
 #include "ATen/ops/empty.h"
 #include "ATen/ops/zeros.h"
 #include "ATen/ops/zeros_like.h"
+#include "c10/util/SmallVector.h"
 #include "fmt/format.h"
 #include "parallel/collectives/pieces.h"
 #include "parallel/collectives/tie.h"
 #include "parallel/shard/dispatch/local_map.h"
 #include "parallel/shard/dispatch/operator_table.h"
+#include "parallel/shard/dispatch/same_mesh.h"
 #include "parallel/shard/operators/windows.h"
+#include "parallel/shard/redistribute/redistribution_plans.h"
 #include "torch/csrc/autograd/custom_function.h"
 
 namespace meshrun {
@@ -41,6 +44,9 @@ struct ConvolutionArguments {
   // That a window spans.
   int64_t reach(size_t i) const { return dilation[i] * (kernel[i] - 1) + 1; }
 };
+
+// The rule of window plans whose key has the arguments.
+const char kConvolutionRule = 0;
 
 // Below this many multiplications the inner part is not computed by itself.
 constexpr int64_t kLeastInnerWork = int64_t{1} << 18;
@@ -338,6 +344,14 @@ std::vector<WindowedDim> windows_of(const at::Tensor& input, const ConvolutionAr
   return windows;
 }
 
+c10::SmallVector<int64_t, 24> key_of(const ConvolutionArguments& a) {
+  c10::SmallVector<int64_t, 24> key = {rule_number(&kConvolutionRule), int64_t{a.transposed}};
+  for (const auto* values : {&a.kernel, &a.stride, &a.padding, &a.dilation, &a.output_padding}) {
+    key.append(values->begin(), values->end());
+  }
+  return key;
+}
+
 // Whole on every rank; its gradient there is a summand where ranks have parts of the input.
 at::Tensor whole_operand(const at::Tensor& operand, const SpecPtr& input) {
   if (!operand.defined()) return operand;
@@ -374,7 +388,9 @@ at::Tensor convolution(const at::Tensor& input, const at::Tensor& weight,
   const at::Tensor b = whole_operand(bias, spec);
   const int64_t made = transposed ? weight.size(1) * groups : weight.size(0);
   const auto plan = c10::make_intrusive<ConvolutionPlan>(
-      WindowPlan(spec, 2, windows_of(input, arguments), made), arguments);
+      WindowPlan(spec, {.first = 2, .channels = made}, key_of(arguments),
+                 [&] { return windows_of(input, arguments); }),
+      arguments);
   const auto given_bias = b.defined() ? std::optional(b) : std::nullopt;
   return from_local(Convolution::apply(to_local(x), w, given_bias, plan), plan->windows.result());
 }

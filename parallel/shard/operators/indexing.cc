@@ -12,6 +12,7 @@
 #include "ATen/ops/one_hot.h"
 #include "parallel/shard/dispatch/local_map.h"
 #include "parallel/shard/dispatch/operator_table.h"
+#include "parallel/shard/dispatch/same_mesh.h"
 #include "parallel/shard/layout/layout_draft.h"
 #include "parallel/shard/operators/lookup.h"
 #include "parallel/shard/operators/operands.h"

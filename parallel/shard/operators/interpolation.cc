@@ -3,6 +3,7 @@
 // LibTorch computes them for the whole tensor).
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <utility>
 #include <vector>
 
@@ -19,17 +20,22 @@
 #include "ATen/ops/upsample_nearest2d.h"
 #include "ATen/ops/upsample_nearest3d.h"
 #include "ATen/ops/upsample_trilinear3d.h"
+#include "c10/util/SmallVector.h"
 #include "fmt/format.h"
 #include "parallel/collectives/pieces.h"
 #include "parallel/shard/dispatch/local_map.h"
 #include "parallel/shard/dispatch/operator_table.h"
 #include "parallel/shard/operators/windows.h"
+#include "parallel/shard/redistribute/redistribution_plans.h"
 
 namespace meshrun {
 namespace {
 
 enum class Mode : uint8_t { kNearest, kNearestExact, kLinear, kCubic };
 using Scale = std::optional<double>;
+
+// The rule of window plans whose key has the mode, the extents and the scales.
+const char kInterpolationRule = 0;
 
 // What an output of one dimension is a weighted sum of.
 struct Taps {
@@ -182,14 +188,22 @@ at::Tensor interpolate(const at::Tensor& self, at::IntArrayRef size, Mode mode, 
   const bool cuts = at::isFloatingType(self.scalar_type()) || mode == Mode::kNearest ||
                     mode == Mode::kNearestExact;
   std::vector<int64_t> whole;
-  std::vector<WindowedDim> windows;
+  c10::SmallVector<int64_t, 24> key = {rule_number(&kInterpolationRule), static_cast<int64_t>(mode),
+                                       int64_t{how.align_corners}, int64_t{how.in_double}};
   for (size_t i = 0; i < dims; ++i) {
-    const int64_t dim = static_cast<int64_t>(i) + 2;
-    if (!cuts) whole.push_back(dim);
-    windows.push_back(windows_of(how, self.size(dim), size[i], scales[i]));
+    if (!cuts) whole.push_back(static_cast<int64_t>(i) + 2);
+    key.append(
+        {size[i], int64_t{scales[i].has_value()}, std::bit_cast<int64_t>(scales[i].value_or(0.0))});
   }
   const SpecPtr spec = windowed_spec(spec_of(self), whole);
-  const WindowPlan plan(spec, 2, windows);
+  const WindowPlan plan(spec, {.first = 2}, key, [&] {
+    std::vector<WindowedDim> windows;
+    for (size_t i = 0; i < dims; ++i) {
+      const int64_t dim = static_cast<int64_t>(i) + 2;
+      windows.push_back(windows_of(how, self.size(dim), size[i], scales[i]));
+    }
+    return windows;
+  });
   at::Tensor result = plan.gather(to_local(redistribute(self, spec)));
   if (!plan.computes()) return from_local(plan.nothing(result, false), plan.result());
   const bool in_float = at::isReducedFloatingType(self.scalar_type()) && !plan.cuts().empty();

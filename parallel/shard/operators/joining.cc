@@ -9,6 +9,7 @@
 #include "ATen/ops/cat.h"
 #include "ATen/ops/stack.h"
 #include "parallel/shard/dispatch/operator_table.h"
+#include "parallel/shard/dispatch/same_mesh.h"
 #include "parallel/shard/layout/joined_layout.h"
 #include "parallel/shard/layout/view_layout.h"
 #include "parallel/shard/operators/operands.h"
@@ -36,7 +37,8 @@ at::Tensor cat(const at::ITensorListRef& list, int64_t dim) {
   const at::AutoDispatchBelowADInplaceOrView guard;
   Tensors tensors;
   for (const at::Tensor& tensor : list) tensors.push_back(tensor);
-  const ShardMesh::Ptr mesh = mesh_of_operands(tensors, "cat");
+  check_plain_operands(tensors, "cat");
+  const ShardMesh::Ptr mesh = mesh_of(tensors, "cat");
   Tensors chosen;
   for (const at::Tensor& tensor : tensors) {
     if (!is_ignored(tensor)) chosen.push_back(tensor);
@@ -58,7 +60,8 @@ at::Tensor cat(const at::ITensorListRef& list, int64_t dim) {
 at::Tensor stack(at::TensorList list, int64_t dim) {
   const at::AutoDispatchBelowADInplaceOrView guard;
   const Tensors tensors = list.vec();
-  const ShardMesh::Ptr mesh = mesh_of_operands(tensors, "stack");
+  check_plain_operands(tensors, "stack");
+  const ShardMesh::Ptr mesh = mesh_of(tensors, "stack");
   const int64_t ndim = tensors.front().dim();
   dim = at::maybe_wrap_dim(dim, ndim + 1);
   check_shapes(tensors, -1, "stack");

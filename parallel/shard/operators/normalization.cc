@@ -39,12 +39,12 @@ struct Input {
 
 Input input_of(const at::Tensor& input, std::initializer_list<const OptionalTensor*> parameters,
                const char* name) {
-  ShardMesh::Ptr mesh;
-  require_same_mesh(mesh, input, name);
+  SameMesh mesh(name);
+  mesh.add(input);
   for (const OptionalTensor* parameter : parameters) {
-    if (is_defined(*parameter)) require_same_mesh(mesh, **parameter, name);
+    if (is_defined(*parameter)) mesh.add(**parameter);
   }
-  const at::Tensor promoted = promote(input, mesh);
+  const at::Tensor promoted = promote(input, mesh.get());
   const at::Tensor whole = redistribute(promoted, without_partial(spec_of(promoted)));
   return {to_local(whole), spec_of(whole)};
 }

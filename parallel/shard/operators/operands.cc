@@ -1,20 +1,14 @@
 #include "parallel/shard/operators/operands.h"
 
-#include "fmt/format.h"
 #include "parallel/shard/dispatch/promotion.h"
-#include "parallel/shard/dispatch/same_mesh.h"
 #include "parallel/shard/redistribute/redistribute.h"
 
 namespace meshrun {
 
-ShardMesh::Ptr mesh_of_operands(at::ArrayRef<at::Tensor> tensors, const char* operation) {
-  ShardMesh::Ptr mesh;
+void check_plain_operands(at::ArrayRef<at::Tensor> tensors, const char* operation) {
   for (const at::Tensor& tensor : tensors) {
     if (tensor.defined() && !is_shard_tensor(tensor)) check_promotion(tensor, operation);
-    require_same_mesh(mesh, tensor, operation);
   }
-  if (!mesh) throw ShardTensorError(fmt::format("{} got no sharded tensor", operation));
-  return mesh;
 }
 
 SpecPtr spec_on(const at::Tensor& tensor, const ShardMesh::Ptr& mesh) {

@@ -9,9 +9,8 @@
 
 namespace meshrun {
 
-// The mesh of the sharded ones among `tensors`. Raises ShardTensorError if none is sharded, if two
-// meshes meet, or if check_promotion() refuses a plain one.
-ShardMesh::Ptr mesh_of_operands(at::ArrayRef<at::Tensor> tensors, const char* operation);
+// check_promotion() of the plain ones among `tensors`, which may be undefined.
+void check_plain_operands(at::ArrayRef<at::Tensor> tensors, const char* operation);
 // A plain tensor is Replicate on `mesh`.
 SpecPtr spec_on(const at::Tensor& tensor, const ShardMesh::Ptr& mesh);
 // The local tensor of `tensor`, redistributed to `spec`, whose mesh and global shape it has.

@@ -42,7 +42,7 @@ class FusedStep : public c10::OperatorKernel {
 
   void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet, Stack* stack) {
     const at::AutoDispatchBelowADInplaceOrView guard;
-    common_mesh(op, *stack);
+    mesh_of(op, *stack);
     c10::IValue* arguments = stack->data() + (stack->size() - signature_.num_arguments);
     const std::vector<at::Tensor> parameters = arguments[0].toTensorVector();
     std::vector<std::pair<at::Tensor, at::Tensor>> moved;  // where it lay, and the copy

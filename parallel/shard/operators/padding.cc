@@ -13,16 +13,21 @@
 #include "ATen/ops/replication_pad2d.h"
 #include "ATen/ops/replication_pad3d.h"
 #include "ATen/ops/tensor.h"
+#include "c10/util/SmallVector.h"
 #include "fmt/format.h"
 #include "parallel/collectives/pieces.h"
 #include "parallel/shard/dispatch/local_map.h"
 #include "parallel/shard/dispatch/operator_table.h"
 #include "parallel/shard/operators/windows.h"
+#include "parallel/shard/redistribute/redistribution_plans.h"
 
 namespace meshrun {
 namespace {
 
 enum class Mode : uint8_t { kConstant, kReflect, kReplicate, kCircular };
+
+// The rule of window plans whose key has the mode and the widths.
+const char kPaddingRule = 0;
 
 // By dimension; `pad` begins with the last one.
 struct Pads {
@@ -118,7 +123,10 @@ at::Tensor pad(const at::Tensor& self, at::IntArrayRef pad, Mode mode, const at:
   const Pads pads(self, pad, mode);
   const SpecPtr spec = windowed_spec(spec_of(self), {});
   const std::vector<WindowedDim> windows = windows_of(self, pads, mode);
-  const WindowPlan plan(spec, 0, windows, -1, mode == Mode::kCircular);
+  c10::SmallVector<int64_t, 24> key = {rule_number(&kPaddingRule), static_cast<int64_t>(mode)};
+  key.append(pads.low.begin(), pads.low.end());
+  key.append(pads.high.begin(), pads.high.end());
+  const WindowPlan plan(spec, {.periodic = mode == Mode::kCircular}, key, [&] { return windows; });
   const at::Tensor local = to_local(redistribute(self, spec));
   at::Tensor result = plan.gather(local, value);
   const std::vector<int64_t> uncut = pads.uncut(plan);

@@ -19,22 +19,28 @@
 #include "ATen/ops/ones.h"
 #include "ATen/ops/tensor.h"
 #include "ATen/ops/where.h"
+#include "c10/util/SmallVector.h"
 #include "fmt/format.h"
 #include "parallel/collectives/pieces.h"
 #include "parallel/shard/dispatch/local_map.h"
 #include "parallel/shard/dispatch/operator_table.h"
 #include "parallel/shard/operators/flat_indices.h"
 #include "parallel/shard/operators/windows.h"
+#include "parallel/shard/redistribute/redistribution_plans.h"
 
 namespace meshrun {
 namespace {
+
+// The rule of window plans whose key has the arguments.
+const char kPoolingRule = 0;
 
 struct Pooling {
   Pooling(const at::Tensor& self, size_t dims, at::IntArrayRef kernel_, at::IntArrayRef stride_,
           at::IntArrayRef padding_, at::IntArrayRef dilation_, bool ceil_mode);
 
   size_t dims() const { return kernel.size(); }
-  std::vector<WindowedDim> windows(const at::Tensor& self) const;
+  std::vector<WindowedDim> windows() const;
+  WindowPlan plan(const SpecPtr& input) const;
 
   std::vector<int64_t> kernel, stride, padding, dilation, outputs;
   int64_t first;  // spatial dimension
@@ -68,7 +74,7 @@ Pooling::Pooling(const at::Tensor& self, size_t dims, at::IntArrayRef kernel_,
   }
 }
 
-std::vector<WindowedDim> Pooling::windows(const at::Tensor&) const {
+std::vector<WindowedDim> Pooling::windows() const {
   std::vector<WindowedDim> windows;
   for (size_t i = 0; i < dims(); ++i) {
     windows.push_back(
@@ -77,11 +83,19 @@ std::vector<WindowedDim> Pooling::windows(const at::Tensor&) const {
   return windows;
 }
 
+WindowPlan Pooling::plan(const SpecPtr& input) const {
+  c10::SmallVector<int64_t, 24> key = {rule_number(&kPoolingRule)};
+  for (const auto* values : {&kernel, &stride, &padding, &dilation, &outputs}) {
+    key.append(values->begin(), values->end());
+  }
+  return WindowPlan(input, {.first = first}, key, [&] { return windows(); });
+}
+
 // What a pooling of this rank computes from.
 struct Gathered {
   Gathered(const at::Tensor& self, const Pooling& pooling, const at::Scalar& beyond)
       : spec(windowed_spec(spec_of(self), {})),
-        plan(spec, pooling.first, pooling.windows(self)),
+        plan(pooling.plan(spec)),
         tensor(plan.gather(to_local(redistribute(self, spec)), beyond)),
         padding(pooling.padding) {
     for (size_t i = 0; i < padding.size(); ++i) {

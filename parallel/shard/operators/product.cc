@@ -13,14 +13,6 @@
 namespace meshrun {
 namespace {
 
-ShardMesh::Ptr mesh_of_operands(const Product& product) {
-  ShardMesh::Ptr mesh;
-  for (const at::Tensor& operand : product.operands) {
-    require_same_mesh(mesh, operand, product.name);
-  }
-  return mesh;
-}
-
 ContractionLayout plan(const Product& product, const ShardMesh& mesh) {
   std::vector<Factor> factors;
   for (size_t i = 0; i < product.operands.size(); ++i) {
@@ -95,7 +87,7 @@ bool adds_summand(const ShardTensorSpec& result) {
 }  // namespace
 
 at::Tensor product_below_autograd(const Product& product, const LocalProduct& local) {
-  const ShardMesh::Ptr mesh = mesh_of_operands(product);
+  const ShardMesh::Ptr mesh = mesh_of(product.operands, product.name);
   const ProductSpecs specs = product_specs(product, mesh);
   std::vector<at::Tensor> locals;
   for (size_t i = 0; i < product.operands.size(); ++i) {
@@ -112,7 +104,7 @@ at::Tensor product_below_autograd(const Product& product, const LocalProduct& lo
 }
 
 at::Tensor product_above_autograd(const Product& product, const LocalProduct& local) {
-  const ShardMesh::Ptr mesh = mesh_of_operands(product);
+  const ShardMesh::Ptr mesh = mesh_of(product.operands, product.name);
   const ProductSpecs specs = product_specs(product, mesh);
   std::vector<at::Tensor> locals;
   for (size_t i = 0; i < product.operands.size(); ++i) {

@@ -7,6 +7,7 @@
 #include "ATen/ops/arange.h"
 #include "ATen/ops/index_add.h"
 #include "parallel/shard/dispatch/local_map.h"
+#include "parallel/shard/dispatch/same_mesh.h"
 #include "parallel/shard/operators/lookup.h"
 #include "parallel/shard/operators/row_exchange.h"
 

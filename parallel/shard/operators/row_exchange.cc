@@ -7,6 +7,7 @@
 #include "ATen/ops/bucketize.h"
 #include "ATen/ops/index_select.h"
 #include "ATen/ops/tensor.h"
+#include "parallel/base/extents.h"
 #include "parallel/collectives/all_to_all_v.h"
 
 namespace meshrun {
@@ -61,8 +62,7 @@ Peers peers_of(const ShardMesh::Ptr& mesh, const Lengths& axes) {
 at::Tensor exchange_rows(const at::Tensor& local, const ShardMesh::Ptr& mesh, int64_t dim,
                          const DimCut& from, const Lengths& rows, const DimCut& to) {
   const Peers peers = peers_of(mesh, from.axes);
-  Lengths begins(from.sizes.size() + 1);
-  std::partial_sum(from.sizes.begin(), from.sizes.end(), begins.begin() + 1);
+  const Lengths begins = extent_offsets(from.sizes);
   const auto own = static_cast<size_t>(peers.own_piece);
   const auto is_of = [&](int64_t row, size_t piece) {
     return row >= begins[piece] && row < begins[piece + 1];

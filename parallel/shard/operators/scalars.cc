@@ -4,6 +4,7 @@
 #include "parallel/collectives/all_reduce.h"
 #include "parallel/shard/dispatch/local_map.h"
 #include "parallel/shard/dispatch/operator_table.h"
+#include "parallel/shard/dispatch/same_mesh.h"
 
 namespace meshrun {
 namespace {

@@ -10,6 +10,7 @@
 #include "ATen/ops/scatter_reduce.h"
 #include "parallel/shard/dispatch/local_map.h"
 #include "parallel/shard/dispatch/operator_table.h"
+#include "parallel/shard/dispatch/same_mesh.h"
 #include "parallel/shard/layout/layout_draft.h"
 #include "parallel/shard/layout/view_layout.h"
 #include "parallel/shard/operators/lookup.h"

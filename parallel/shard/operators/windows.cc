@@ -1,16 +1,20 @@
 #include "parallel/shard/operators/windows.h"
 
 #include <algorithm>
+#include <atomic>
 #include <numeric>
 #include <utility>
 
+#include "c10/util/SmallVector.h"
 #include "fmt/format.h"
 #include "parallel/collectives/call/autograd_node.h"
 #include "parallel/collectives/tie.h"
-#include "parallel/shard/redistribute/redistribute.h"
+#include "parallel/shard/redistribute/redistribution_plans.h"
 
 namespace meshrun {
 namespace {
+
+std::atomic<int64_t> plans_made{0};
 
 bool has_ranks(const ShardTensorSpec& spec, int64_t axis) {
   return spec.mesh()->shape()[static_cast<size_t>(axis)] > 1;
@@ -62,14 +66,28 @@ SpecPtr windowed_spec(const SpecPtr& spec, const std::vector<int64_t>& whole) {
   return placements == spec->placements() ? spec : target_spec(spec, std::move(placements));
 }
 
-WindowPlan::WindowPlan(const SpecPtr& input, int64_t first, const std::vector<WindowedDim>& windows,
-                       int64_t channels, bool periodic) {
-  std::vector<DimCut> layout = input->layout().cuts();
-  if (channels >= 0) layout[static_cast<size_t>(first - 1)].sizes = {channels};
+WindowPlan::WindowPlan(const SpecPtr& input, const Form& form, c10::ArrayRef<int64_t> key,
+                       MakeWindows windows) {
+  c10::SmallVector<int64_t, 32> whole_key(key.begin(), key.end());
+  whole_key.append({form.first, form.channels, int64_t{form.periodic}});
+  made_ = kept_plan<Made>(input, whole_key, [&] { return make(*input, form, windows()); });
+  result_ = derived_specs(whole_key, {&input}, [&] {
+              return std::vector<ShardLayout>{made_->result};
+            }).front();
+}
+
+int64_t WindowPlan::num_made() { return plans_made; }
+
+WindowPlan::Made WindowPlan::make(const ShardTensorSpec& input, const Form& form,
+                                  const std::vector<WindowedDim>& windows) {
+  ++plans_made;
+  std::vector<Cut> cuts;
+  std::vector<DimCut> layout = input.layout().cuts();
+  if (form.channels >= 0) layout[static_cast<size_t>(form.first - 1)].sizes = {form.channels};
   for (size_t i = 0; i < windows.size(); ++i) {
-    const int64_t dim = first + static_cast<int64_t>(i);
+    const int64_t dim = form.first + static_cast<int64_t>(i);
     std::vector<int64_t>& sizes = layout[static_cast<size_t>(dim)].sizes;
-    const std::optional<CutDim> cut = cut_of(*input, dim);
+    const std::optional<CutDim> cut = cut_of(input, dim);
     if (!cut) {
       sizes = {windows[i].outputs()};
       continue;
@@ -77,20 +95,19 @@ WindowPlan::WindowPlan(const SpecPtr& input, int64_t first, const std::vector<Wi
     const std::vector<SplitRange> ranges = windows[i].ranges(cut->sizes);
     const auto own = static_cast<size_t>(cut->own);
     RangeExchange::Options options;
-    options.periodic = periodic;
-    cuts_.push_back({dim, RangeExchange(dim, cut->sizes, ranges, cut->group, options),
-                     cut->own_range(), windows[i].owned(cut->sizes)[own], ranges[own]});
+    options.periodic = form.periodic;
+    cuts.push_back({dim, RangeExchange(dim, cut->sizes, ranges, cut->group, options),
+                    cut->own_range(), windows[i].owned(cut->sizes)[own], ranges[own]});
     sizes = windows[i].output_sizes(cut->sizes);
   }
-  result_ = make_spec(
-      input->mesh(),
-      ShardLayout::with_cuts(input->mesh()->shape(), input->placements(), std::move(layout)));
+  return {std::move(cuts),
+          ShardLayout::with_cuts(input.mesh()->shape(), input.placements(), std::move(layout))};
 }
 
 const WindowPlan::Cut* WindowPlan::cut(int64_t dim) const {
   const auto found =
-      std::find_if(cuts_.begin(), cuts_.end(), [&](const Cut& cut) { return cut.dim == dim; });
-  return found == cuts_.end() ? nullptr : &*found;
+      std::find_if(cuts().begin(), cuts().end(), [&](const Cut& cut) { return cut.dim == dim; });
+  return found == cuts().end() ? nullptr : &*found;
 }
 
 bool WindowPlan::computes() const {
@@ -100,7 +117,7 @@ bool WindowPlan::computes() const {
 
 at::Tensor WindowPlan::gather(const at::Tensor& local, const c10::Scalar& padding) const {
   at::Tensor gathered = local;
-  for (const Cut& cut : cuts_) gathered = cut.exchange.gather(gathered, padding);
+  for (const Cut& cut : cuts()) gathered = cut.exchange.gather(gathered, padding);
   return gathered;
 }
 

@@ -8,11 +8,14 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <vector>
 
 #include "ATen/core/Tensor.h"
 #include "c10/core/Scalar.h"
+#include "c10/util/ArrayRef.h"
+#include "c10/util/FunctionRef.h"
 #include "parallel/collectives/halo_geometry.h"
 #include "parallel/collectives/range_exchange.h"
 #include "parallel/shard/tensor/shard_tensor_spec.h"
@@ -35,6 +38,7 @@ std::optional<CutDim> cut_of(const ShardTensorSpec& spec, int64_t dim);
 // one group stands for: one of them, or all of the mesh's.
 SpecPtr windowed_spec(const SpecPtr& spec, const std::vector<int64_t>& whole);
 
+// Made once for an input layout and a key, and kept with the input's spec.
 class WindowPlan {
  public:
   struct Cut {
@@ -45,13 +49,22 @@ class WindowPlan {
     SplitRange range;  // inputs that they read; may reach beyond the ends
   };
 
-  // windows[i] is of dimension first + i. `channels`: extent of dimension first - 1 of the result;
-  // -1: the input's. `periodic`: the ends of cut dimensions are joined.
-  WindowPlan(const SpecPtr& input, int64_t first, const std::vector<WindowedDim>& windows,
-             int64_t channels = -1, bool periodic = false);
+  struct Form {
+    int64_t first = 0;      // dimension that windows[0] is of
+    int64_t channels = -1;  // extent of dimension first - 1 of the result; -1: the input's
+    bool periodic = false;  // the ends of cut dimensions are joined
+  };
+  using MakeWindows = c10::function_ref<std::vector<WindowedDim>()>;
+  // `key`: rule_number() of the operator's rule, then all that the windows depend on beside the
+  // input's layout. `windows` is called where there is no plan yet.
+  WindowPlan(const SpecPtr& input, const Form& form, c10::ArrayRef<int64_t> key,
+             MakeWindows windows);
+
+  // Plans made in this process.
+  static int64_t num_made();
 
   const SpecPtr& result() const { return result_; }
-  const std::vector<Cut>& cuts() const { return cuts_; }
+  const std::vector<Cut>& cuts() const { return made_->cuts; }
   // Null where the dimension is whole.
   const Cut* cut(int64_t dim) const;
   // Whether this rank has anything to compute.
@@ -65,8 +78,15 @@ class WindowPlan {
   at::Tensor nothing(const at::Tensor& gathered, bool keeps_input) const;
 
  private:
+  struct Made {
+    std::vector<Cut> cuts;
+    ShardLayout result;
+  };
+  static Made make(const ShardTensorSpec& input, const Form& form,
+                   const std::vector<WindowedDim>& windows);
+
+  std::shared_ptr<const Made> made_;
   SpecPtr result_;
-  std::vector<Cut> cuts_;
 };
 
 // Arguments for each of `count` dimensions: one value stands for all.

@@ -4,7 +4,6 @@
 #include <cmath>
 #include <limits>
 #include <numbers>
-#include <string>
 #include <vector>
 
 #include "ATen/Dispatch.h"
@@ -12,6 +11,7 @@
 #include "ATen/Parallel.h"
 #include "ATen/ops/empty.h"
 #include "ATen/ops/view_as_real.h"
+#include "c10/util/Exception.h"
 #include "fmt/format.h"
 #include "fmt/ranges.h"
 #include "parallel/shard/random/box_runs.h"
@@ -25,10 +25,6 @@ using at::Tensor;
 constexpr int64_t kChunk = 256;  // elements whose words are made at once
 constexpr int64_t kGrain = 8192;
 
-void require(bool holds, const std::string& message) {
-  if (!holds) C10_THROW_ERROR(ValueError, message);
-}
-
 void check_box(const Tensor& local, const RandomBox& box) {
   bool fits = box.global_sizes.size() == static_cast<size_t>(local.dim()) &&
               box.offsets.size() == box.global_sizes.size();
@@ -37,9 +33,9 @@ void check_box(const Tensor& local, const RandomBox& box) {
     fits = box.offsets[dim] >= 0 && box.offsets[dim] + size <= box.global_sizes[dim];
   }
   if (local.numel() == 0) fits = box.global_sizes.size() == static_cast<size_t>(local.dim());
-  require(fits, fmt::format("a part [{}] at [{}] does not lie in a tensor [{}]",
-                            fmt::join(local.sizes(), ", "), fmt::join(box.offsets, ", "),
-                            fmt::join(box.global_sizes, ", ")));
+  TORCH_CHECK_VALUE(fits, fmt::format("a part [{}] at [{}] does not lie in a tensor [{}]",
+                                      fmt::join(local.sizes(), ", "), fmt::join(box.offsets, ", "),
+                                      fmt::join(box.global_sizes, ", ")));
 }
 
 uint64_t join(const uint32_t* words) { return uint64_t{words[1]} << 32 | words[0]; }
@@ -180,7 +176,7 @@ bool is_probability(double value) { return value >= 0 && value <= 1; }
 
 void fill_uniform(const Tensor& local, const RandomBox& box, const RandomOperation& operation,
                   double from, double to) {
-  require(from <= to, fmt::format("uniform numbers from {} to {}", from, to));
+  TORCH_CHECK_VALUE(from <= to, fmt::format("uniform numbers from {} to {}", from, to));
   if (local.is_complex()) {
     const Parts parts(local, box);
     fill_uniform(parts.tensor, parts.box(), operation, from, to);
@@ -194,7 +190,7 @@ void fill_uniform(const Tensor& local, const RandomBox& box, const RandomOperati
 
 void fill_normal(const Tensor& local, const RandomBox& box, const RandomOperation& operation,
                  double mean, double std) {
-  require(std >= 0, fmt::format("normal numbers with standard deviation {}", std));
+  TORCH_CHECK_VALUE(std >= 0, fmt::format("normal numbers with standard deviation {}", std));
   if (local.is_complex()) {
     const Parts parts(local, box);
     fill_normal(parts.tensor, parts.box(), operation, mean, std / std::numbers::sqrt2);
@@ -208,7 +204,8 @@ void fill_normal(const Tensor& local, const RandomBox& box, const RandomOperatio
 
 void fill_bernoulli(const Tensor& local, const RandomBox& box, const RandomOperation& operation,
                     double probability) {
-  require(is_probability(probability), fmt::format("bernoulli with probability {}", probability));
+  TORCH_CHECK_VALUE(is_probability(probability),
+                    fmt::format("bernoulli with probability {}", probability));
   const auto bound = static_cast<uint64_t>(std::llround(probability * 0x1p32));
   fill_any<1>(local, box, operation,
               [=](int64_t, const uint32_t* words) { return words[0] < bound ? 1 : 0; });
@@ -216,12 +213,13 @@ void fill_bernoulli(const Tensor& local, const RandomBox& box, const RandomOpera
 
 void fill_bernoulli(const Tensor& local, const RandomBox& box, const RandomOperation& operation,
                     const Tensor& probabilities) {
-  require(probabilities.sizes() == local.sizes() && at::isFloatingType(probabilities.scalar_type()),
-          "bernoulli takes one floating probability per element");
+  TORCH_CHECK_VALUE(
+      probabilities.sizes() == local.sizes() && at::isFloatingType(probabilities.scalar_type()),
+      "bernoulli takes one floating probability per element");
   const Tensor wide = probabilities.detach().to(at::kCPU, at::kDouble).contiguous();
   const double* const p = wide.const_data_ptr<double>();
   for (int64_t i = 0; i < wide.numel(); ++i) {
-    require(is_probability(p[i]), fmt::format("bernoulli with probability {}", p[i]));
+    TORCH_CHECK_VALUE(is_probability(p[i]), fmt::format("bernoulli with probability {}", p[i]));
   }
   fill_any<1>(local, box, operation, [=](int64_t index, const uint32_t* words) {
     return words[0] < static_cast<uint64_t>(std::llround(p[index] * 0x1p32)) ? 1 : 0;
@@ -242,7 +240,7 @@ void fill_integers(const Tensor& local, const RandomBox& box, const RandomOperat
 
 void fill_exponential(const Tensor& local, const RandomBox& box, const RandomOperation& operation,
                       double lambda) {
-  require(lambda > 0, fmt::format("exponential numbers with lambda {}", lambda));
+  TORCH_CHECK_VALUE(lambda > 0, fmt::format("exponential numbers with lambda {}", lambda));
   fill_any<2>(local, box, operation, [=](int64_t, const uint32_t* words) {
     return -std::log(open_unit(join(words))) / lambda;
   });
@@ -250,7 +248,7 @@ void fill_exponential(const Tensor& local, const RandomBox& box, const RandomOpe
 
 void fill_cauchy(const Tensor& local, const RandomBox& box, const RandomOperation& operation,
                  double median, double sigma) {
-  require(sigma > 0, fmt::format("Cauchy numbers with sigma {}", sigma));
+  TORCH_CHECK_VALUE(sigma > 0, fmt::format("Cauchy numbers with sigma {}", sigma));
   fill_any<2>(local, box, operation, [=](int64_t, const uint32_t* words) {
     return median + sigma * std::tan(std::numbers::pi * (open_unit(join(words)) - 0.5));
   });
@@ -258,7 +256,7 @@ void fill_cauchy(const Tensor& local, const RandomBox& box, const RandomOperatio
 
 void fill_log_normal(const Tensor& local, const RandomBox& box, const RandomOperation& operation,
                      double mean, double std) {
-  require(std > 0, fmt::format("log-normal numbers with standard deviation {}", std));
+  TORCH_CHECK_VALUE(std > 0, fmt::format("log-normal numbers with standard deviation {}", std));
   fill_floating<Normal>(local, box, operation, [=](auto x) {
     using Wide = decltype(x);
     return std::exp(x * static_cast<Wide>(std) + static_cast<Wide>(mean));
@@ -267,8 +265,8 @@ void fill_log_normal(const Tensor& local, const RandomBox& box, const RandomOper
 
 void fill_geometric(const Tensor& local, const RandomBox& box, const RandomOperation& operation,
                     double probability) {
-  require(probability > 0 && probability < 1,
-          fmt::format("geometric numbers with probability {}", probability));
+  TORCH_CHECK_VALUE(probability > 0 && probability < 1,
+                    fmt::format("geometric numbers with probability {}", probability));
   const double divisor = std::log1p(-probability);
   fill_any<2>(local, box, operation, [=](int64_t, const uint32_t* words) {
     return std::ceil(std::log(open_unit(join(words))) / divisor);

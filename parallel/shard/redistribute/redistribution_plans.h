@@ -1,5 +1,6 @@
 // What a spec keeps: plans of redistributions with the collectives of their steps made ready, the
-// layouts that follow from it by an operator's rule, and the specs that are reached from it.
+// layouts and plans that follow from it by an operator's rule, and the specs that are reached from
+// it.
 // Internal to parallel/shard. Threads: any.
 #pragma once
 
@@ -55,6 +56,16 @@ inline int64_t rule_number(const void* rule) {
 DerivedSpecs derived_specs(c10::ArrayRef<int64_t> key, c10::ArrayRef<const SpecPtr*> operands,
                            c10::function_ref<std::vector<ShardLayout>()> make);
 
+// What an operator works out once for operands of a layout, beside the specs of its results:
+//
+//   const std::shared_ptr<const Plan> plan = kept_plan<Plan>(spec, key, [&] { return Plan(...); });
+//
+// `key`: as for derived_specs(). Its rule stands for the type Plan, which must not point to specs:
+// they would keep each other alive. What `make` throws is not kept.
+template <typename Plan, typename Make>
+std::shared_ptr<const Plan> kept_plan(const SpecPtr& spec, c10::ArrayRef<int64_t> key,
+                                      const Make& make);
+
 // The specs that are reached from one spec, the root, step by step, by redistribution and by
 // operators. The root keeps them alive; they point to the root and to each other weakly. So a
 // tensor that goes back and forth between two layouts has two specs, and their number does not
@@ -101,9 +112,14 @@ class SpecFamily : public RedistributionPlans {
   void keep(c10::ArrayRef<int64_t> key, c10::ArrayRef<const SpecPtr*> operands,
             const DerivedSpecs& specs);
 
+  // As kept_plan() left it; null where it did not.
+  std::shared_ptr<const void> plan(c10::ArrayRef<int64_t> key);
+  void keep_plan(c10::ArrayRef<int64_t> key, std::shared_ptr<const void> plan);
+
  private:
   static constexpr size_t kRelatives = 64;
   static constexpr size_t kDerivations = 32;
+  static constexpr size_t kOperatorPlans = 32;
 
   struct Operand {
     WeakSpec spec;
@@ -121,11 +137,27 @@ class SpecFamily : public RedistributionPlans {
     bool is_of(c10::ArrayRef<int64_t> wanted, c10::ArrayRef<const SpecPtr*> others) const;
   };
 
+  struct OperatorPlan {
+    c10::SmallVector<int64_t, 24> key;
+    std::shared_ptr<const void> plan;
+  };
+
   std::mutex mutex_;
   std::optional<WeakSpec> root_;  // the spec that keeps this one
   LastEntries<SpecPtr> redistributed_{kKept};
   LastEntries<SpecPtr> operated_{kRelatives};
   LastEntries<Derivation> derivations_{kDerivations};
+  LastEntries<OperatorPlan> operator_plans_{kOperatorPlans};
 };
+
+template <typename Plan, typename Make>
+std::shared_ptr<const Plan> kept_plan(const SpecPtr& spec, c10::ArrayRef<int64_t> key,
+                                      const Make& make) {
+  SpecFamily& family = SpecFamily::of(*spec);
+  if (auto kept = std::static_pointer_cast<const Plan>(family.plan(key))) return kept;
+  std::shared_ptr<const Plan> made = std::make_shared<Plan>(make());
+  family.keep_plan(key, made);
+  return made;
+}
 
 }  // namespace meshrun

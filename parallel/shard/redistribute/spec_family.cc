@@ -76,6 +76,22 @@ void SpecFamily::keep(c10::ArrayRef<int64_t> key, c10::ArrayRef<const SpecPtr*> 
   derivations_.add(std::move(derivation));
 }
 
+std::shared_ptr<const void> SpecFamily::plan(c10::ArrayRef<int64_t> key) {
+  const std::lock_guard lock(mutex_);
+  for (const OperatorPlan& kept : operator_plans_) {
+    if (c10::ArrayRef<int64_t>(kept.key) == key) return kept.plan;
+  }
+  return nullptr;
+}
+
+void SpecFamily::keep_plan(c10::ArrayRef<int64_t> key, std::shared_ptr<const void> plan) {
+  OperatorPlan kept;
+  kept.key.assign(key.begin(), key.end());
+  kept.plan = std::move(plan);
+  const std::lock_guard lock(mutex_);
+  operator_plans_.add(std::move(kept));
+}
+
 DerivedSpecs derived_specs(c10::ArrayRef<int64_t> key, c10::ArrayRef<const SpecPtr*> operands,
                            c10::function_ref<std::vector<ShardLayout>()> make) {
   const SpecPtr& first = *operands.front();

@@ -1,9 +1,9 @@
 #include "parallel/shard/ring/parcel_exchange.h"
 
-#include <numeric>
 #include <utility>
 
 #include "ATen/ops/empty.h"
+#include "parallel/base/extents.h"
 #include "parallel/comm/v_collectives_of.h"
 #include "torch/csrc/distributed/c10d/ProcessGroup.hpp"
 
@@ -19,18 +19,13 @@ Tensor bytes_of(const Tensor& tensor) { return tensor.reshape({-1}).view(at::kBy
 // order. `sizes`: bytes per rank.
 Lengths place(const std::vector<std::pair<int, int64_t>>& parcels, Lengths& sizes) {
   for (const auto& [rank, bytes] : parcels) sizes[static_cast<size_t>(rank)] += bytes;
-  Lengths next(sizes.size());
-  std::exclusive_scan(sizes.begin(), sizes.end(), next.begin(), int64_t{0});
+  Lengths next = extent_offsets(sizes);
   Lengths begins;
   for (const auto& [rank, bytes] : parcels) {
     begins.push_back(next[static_cast<size_t>(rank)]);
     next[static_cast<size_t>(rank)] += bytes;
   }
   return begins;
-}
-
-int64_t total(const Lengths& sizes) {
-  return std::accumulate(sizes.begin(), sizes.end(), int64_t{0});
 }
 
 }  // namespace
@@ -51,7 +46,7 @@ ParcelExchange::ParcelExchange(const GroupArgument::Handle& group, c10::Device d
     if (sent.size() == 1) {
       input_ = bytes_of(sent[0].tensor);
     } else {
-      input_ = at::empty({total(input_sizes)}, options);
+      input_ = at::empty({total_extent(input_sizes)}, options);
       for (size_t i = 0; i < sent.size(); ++i) {
         input_.narrow(0, begins[i], outgoing[i].second).copy_(bytes_of(sent[i].tensor));
       }
@@ -62,7 +57,7 @@ ParcelExchange::ParcelExchange(const GroupArgument::Handle& group, c10::Device d
       bytes_.push_back(parcel.num_bytes);
     }
     begins_ = place(incoming, output_sizes);
-    output_ = at::empty({total(output_sizes)}, options);
+    output_ = at::empty({total_extent(output_sizes)}, options);
   }
   spec.kind = CollectiveSpec::Kind::kAllToAllV;
   spec.cut.sizes.assign(input_sizes.begin(), input_sizes.end());

@@ -4,6 +4,7 @@
 #include "parallel/base/collective_errors.h"
 #include "parallel/base/no_collectives.h"
 #include "tests/parallel/bagua/support.h"
+#include "tests/parallel/support/tensor_oracle.h"
 
 namespace meshrun::bagua {
 namespace {
@@ -25,18 +26,6 @@ Tensor content(int rank, int64_t count, at::ScalarType type) {
   return real.to(type);
 }
 
-// In rank order; f16 and bf16 are added as f32 and rounded once.
-Tensor sum_of(const Tensors& of_ranks) {
-  const at::ScalarType type = of_ranks[0].scalar_type();
-  const bool widens = type == at::kHalf || type == at::kBFloat16;
-  Tensor sum = of_ranks[0].to(widens ? at::kFloat : type, false, /*copy=*/true);
-  for (size_t rank = 1; rank < of_ranks.size(); ++rank) {
-    sum = type == at::kBool ? sum.logical_or(of_ranks[rank])
-                            : sum.add_(of_ranks[rank].to(sum.scalar_type()));
-  }
-  return sum.to(type);
-}
-
 class Conformance {
  public:
   Conformance(const Job& job, at::ScalarType type, int64_t count)
@@ -50,31 +39,31 @@ class Conformance {
   void reductions() {
     Tensor recv = unwritten(count_);
     allreduce(own(), recv);
-    expect_same(recv, sum_of(all_), "allreduce");
+    expect_same(recv, sum_in_rank_order(all_), "allreduce");
     Tensor tensor = own();
     allreduce_inplace(tensor);
-    expect_same(tensor, sum_of(all_), "allreduce_inplace");
+    expect_same(tensor, sum_in_rank_order(all_), "allreduce_inplace");
     Tensors tensors = {own(), own_wide()};
     allreduce_coalesced_inplace(tensors);
-    expect_same(tensors[0], sum_of(all_), "allreduce_coalesced_inplace, first");
-    expect_same(tensors[1], sum_of(wide_), "allreduce_coalesced_inplace, second");
+    expect_same(tensors[0], sum_in_rank_order(all_), "allreduce_coalesced_inplace, first");
+    expect_same(tensors[1], sum_in_rank_order(wide_), "allreduce_coalesced_inplace, second");
 
     for (int dst = 0; dst < size_; ++dst) {
       recv = unwritten(count_);
       reduce(own(), recv, dst);
-      expect_same(recv, rank_ == dst ? sum_of(all_) : unwritten(count_), "reduce");
+      expect_same(recv, rank_ == dst ? sum_in_rank_order(all_) : unwritten(count_), "reduce");
       tensor = own();
       reduce_inplace(tensor, dst);
-      expect_same(tensor, rank_ == dst ? sum_of(all_) : own(), "reduce_inplace");
+      expect_same(tensor, rank_ == dst ? sum_in_rank_order(all_) : own(), "reduce_inplace");
     }
 
     recv = unwritten(count_);
     reduce_scatter(own_wide(), recv);
-    expect_same(recv, block(sum_of(wide_), rank_), "reduce_scatter");
+    expect_same(recv, block(sum_in_rank_order(wide_), rank_), "reduce_scatter");
     tensor = own_wide();
     reduce_scatter_inplace(tensor);
     Tensor expected = own_wide();
-    block(expected, rank_).copy_(block(sum_of(wide_), rank_));
+    block(expected, rank_).copy_(block(sum_in_rank_order(wide_), rank_));
     expect_same(tensor, expected, "reduce_scatter_inplace");
   }
 

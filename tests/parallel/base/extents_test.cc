@@ -30,5 +30,14 @@ TEST(ExtentsTest, TakesRanksOfTheGroup) {
   EXPECT_NE(check_rank("src", -1, 4), "");
 }
 
+TEST(ExtentsTest, OffsetsAreWherePiecesBeginAndTheEndOfTheLast) {
+  const std::vector<int64_t> extents = {3, 0, 4};
+  EXPECT_EQ(total_extent(extents), 7);
+  EXPECT_EQ(extent_offsets(extents), (std::vector<int64_t>{0, 3, 3, 7}));
+  EXPECT_EQ(extent_offsets(extents, 5), (std::vector<int64_t>{5, 8, 8, 12}));
+  EXPECT_EQ(total_extent({}), 0);
+  EXPECT_EQ(extent_offsets({}), std::vector<int64_t>{0});
+}
+
 }  // namespace
 }  // namespace meshrun

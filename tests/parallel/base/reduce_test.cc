@@ -7,7 +7,10 @@
 #include <cmath>
 #include <limits>
 #include <random>
+#include <span>
 #include <vector>
+
+#include "tests/parallel/support/reduction_oracle.h"
 
 namespace meshrun {
 namespace {
@@ -85,26 +88,6 @@ const std::vector<ReductionOp> kAllOps = {
     ReductionOp::kMax, ReductionOp::kAnd,     ReductionOp::kOr,      ReductionOp::kXor};
 
 template <class T>
-T combined(ReductionOp op, T a, T b) {
-  if constexpr (std::is_integral_v<T>) {
-    using U = std::make_unsigned_t<T>;
-    const auto x = static_cast<uint64_t>(static_cast<U>(a));
-    const auto y = static_cast<uint64_t>(static_cast<U>(b));
-    if (op == ReductionOp::kSum) return static_cast<T>(x + y);
-    if (op == ReductionOp::kProduct) return static_cast<T>(x * y);
-    if (op == ReductionOp::kAnd) return static_cast<T>(x & y);
-    if (op == ReductionOp::kOr) return static_cast<T>(x | y);
-    if (op == ReductionOp::kXor) return static_cast<T>(x ^ y);
-  } else {
-    if (op == ReductionOp::kSum || op == ReductionOp::kAverage) return a + b;
-    if (op == ReductionOp::kProduct) return a * b;
-  }
-  if (is_nan(a)) return a;
-  if (is_nan(b)) return b;
-  return op == ReductionOp::kMin ? std::min(a, b) : std::max(a, b);
-}
-
-template <class T>
 T random_value(std::mt19937_64& random) {
   if constexpr (std::is_integral_v<T>) {
     return static_cast<T>(random());
@@ -127,13 +110,8 @@ void expect_plain_loops(DType dtype) {
           for (T& x : source) x = random_value<T>(random);
         }
         const Reduction reduction{op, dtype, Accumulate::kWide, static_cast<int64_t>(ranks)};
-        std::vector<T> expected = sources[0];
-        for (size_t i = 0; i < count; ++i) {
-          for (size_t k = 1; k < ranks; ++k) {
-            expected[i] = combined(op, expected[i], sources[k][i]);
-          }
-          if (op == ReductionOp::kAverage) expected[i] /= static_cast<T>(ranks);
-        }
+        const std::vector<T> expected =
+            reduced_in_rank_order(std::span<const std::vector<T>>(sources), op);
         ASSERT_EQ(reduced(sources, reduction), expected);
         for (size_t place : {size_t{0}, ranks / 2, ranks - 1}) {
           ASSERT_EQ(reduced_in_place(sources, place, reduction), expected) << "in source " << place;

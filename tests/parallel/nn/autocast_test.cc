@@ -11,6 +11,7 @@
 #include "tests/parallel/collectives/worlds.h"
 #include "tests/parallel/support/parameters.h"
 #include "tests/parallel/support/rank_processes.h"
+#include "tests/parallel/support/tensor_oracle.h"
 
 namespace meshrun {
 namespace {
@@ -59,10 +60,6 @@ FullyConnected make_network() {
       FullyConnectedOptions().in_features(4).layer_size(32).out_features(1).num_layers(2));
 }
 
-double distance(const Tensor& a, const Tensor& b) {
-  return ((a - b).norm() / b.norm()).item<double>();
-}
-
 const bool kRecipe = register_rank_function("bfloat16_recipe", [] {
   const JoinedWorld world;
   const FullyConnected f32 = make_network();
@@ -86,9 +83,9 @@ const bool kRecipe = register_rank_function("bfloat16_recipe", [] {
   double worst_to_one = 0;
   for (size_t i = 0; i < alone.first_gradients.size(); ++i) {
     worst_to_f32 =
-        std::max(worst_to_f32, distance(alone.first_gradients[i], exact.first_gradients[i]));
+        std::max(worst_to_f32, relative_l2(alone.first_gradients[i], exact.first_gradients[i]));
     worst_to_one =
-        std::max(worst_to_one, distance(together.first_gradients[i], alone.first_gradients[i]));
+        std::max(worst_to_one, relative_l2(together.first_gradients[i], alone.first_gradients[i]));
   }
   EXPECT_LE(worst_to_f32, 2e-2);
   EXPECT_LE(worst_to_one, 2e-2);
@@ -96,8 +93,8 @@ const bool kRecipe = register_rank_function("bfloat16_recipe", [] {
   // Over a training the parameters drift apart slowly.
   const std::vector<Tensor> ours = shared->parameters();
   for (size_t i = 0; i < ours.size(); ++i) {
-    EXPECT_LE(distance(ours[i], one->parameters()[i]), 5e-2) << i;
-    EXPECT_LE(distance(one->parameters()[i], f32->parameters()[i]), 5e-2) << i;
+    EXPECT_LE(relative_l2(ours[i], one->parameters()[i]), 5e-2) << i;
+    EXPECT_LE(relative_l2(one->parameters()[i], f32->parameters()[i]), 5e-2) << i;
   }
   if (world.rank == 0) {
     std::cout << "bfloat16, first gradients: to float32 " << worst_to_f32 << ", " << world.size

@@ -21,6 +21,7 @@
 #include "tests/parallel/nn/on_mesh.h"
 #include "tests/parallel/support/parameters.h"
 #include "tests/parallel/support/rank_processes.h"
+#include "tests/parallel/support/tensor_oracle.h"
 
 namespace meshrun {
 
@@ -66,10 +67,6 @@ void expect_same_bits_on_all_ranks(double value) {
 
 void expect_near(double actual, double wanted) { EXPECT_NEAR(actual / wanted, 1, 1e-6); }
 
-double difference(const Tensor& actual, const Tensor& wanted) {
-  return (actual - wanted).norm().item<double>() / wanted.norm().item<double>();
-}
-
 const bool kPieces = register_rank_function("clip_pieces", [] {
   const JoinedWorld world;
   std::string spatial = "world";
@@ -93,7 +90,7 @@ const bool kPieces = register_rank_function("clip_pieces", [] {
       const auto shard = shards.find(item.key());
       Tensor gradient = item.value().grad();
       if (shard != shards.end()) gradient = unsharded(gradient, shard->second);
-      EXPECT_LE(difference(gradient, wanted[item.key()].grad()), 1e-6) << item.key();
+      EXPECT_LE(relative_l2(gradient, wanted[item.key()].grad()), 1e-6) << item.key();
     }
   }
   {
@@ -193,7 +190,7 @@ const bool kZero = register_rank_function("clip_zero", [] {
       const auto shard = shards.find(item.key());
       Tensor parameter = item.value().detach();
       if (shard != shards.end()) parameter = unsharded(parameter, shard->second);
-      EXPECT_LE(difference(parameter, wanted[item.key()].detach()), 1e-6) << item.key();
+      EXPECT_LE(relative_l2(parameter, wanted[item.key()].detach()), 1e-6) << item.key();
     }
   }
 });
@@ -226,9 +223,9 @@ const bool kSharded = register_rank_function("clip_shard_tensor", [] {
     const double norm = clip_grad_norm_({sharded, replicated, plain}, 0.5, norm_type);
     expect_same_bits_on_all_ranks(norm);
     expect_near(norm, torch::nn::utils::clip_grad_norm_(serial, 0.5, norm_type));
-    EXPECT_LE(difference(ShardTensor(sharded.grad()).full_tensor(), serial[0].grad()), 1e-6);
-    EXPECT_LE(difference(ShardTensor(replicated.grad()).full_tensor(), serial[1].grad()), 1e-6);
-    EXPECT_LE(difference(plain.grad(), serial[2].grad()), 1e-6);
+    EXPECT_LE(relative_l2(ShardTensor(sharded.grad()).full_tensor(), serial[0].grad()), 1e-6);
+    EXPECT_LE(relative_l2(ShardTensor(replicated.grad()).full_tensor(), serial[1].grad()), 1e-6);
+    EXPECT_LE(relative_l2(plain.grad(), serial[2].grad()), 1e-6);
   }
   // Summands are added up first.
   const Tensor parameter = cut(at::zeros({3}), on.mesh, Placements(axes));
@@ -259,7 +256,7 @@ TEST(ClipGradTest, EqualsLibTorchOnOneRank) {
   dense.mutable_grad() = at::arange(8, at::kFloat).remainder(3).view({4, 2});
   table.mutable_grad() = dense.grad().to_sparse();
   expect_near(clip_grad_norm_(table, 1.0), dense.grad().norm().item<double>());
-  EXPECT_LE(difference(table.grad().to_dense(), dense.grad() / dense.grad().norm()), 1e-5);
+  EXPECT_LE(relative_l2(table.grad().to_dense(), dense.grad() / dense.grad().norm()), 1e-5);
   // Below the limit nothing changes.
   const Tensor kept = dense.grad().clone();
   clip_grad_norm_(dense, 100);

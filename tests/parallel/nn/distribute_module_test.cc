@@ -18,6 +18,7 @@
 #include "tests/parallel/nn/on_mesh.h"
 #include "tests/parallel/support/parameters.h"
 #include "tests/parallel/support/rank_processes.h"
+#include "tests/parallel/support/tensor_oracle.h"
 
 namespace meshrun {
 namespace {
@@ -61,7 +62,7 @@ void expect_near(const Network& actual, const Network& wanted) {
     ASSERT_EQ(gradient.defined(), expected.defined()) << item.key();
     if (!expected.defined()) continue;
     EXPECT_FALSE(is_shard_tensor(gradient));
-    EXPECT_LE(relative_distance(gradient, expected), 1e-12) << item.key();
+    EXPECT_LE(relative_l2(gradient, expected), 1e-12) << item.key();
   }
 }
 
@@ -80,7 +81,7 @@ const bool kGradients = register_rank_function("distributed_gradients", [] {
     for (int pass = 0; pass < 2; ++pass) {  // gradients accumulate
       const Tensor loss = network->loss(x);
       const Tensor wanted = alone->loss(whole);
-      EXPECT_LE(relative_distance(ShardTensor(loss).full_tensor(), wanted), 1e-13);
+      EXPECT_LE(relative_l2(ShardTensor(loss).full_tensor(), wanted), 1e-13);
       loss.backward();
       wanted.backward();
       expect_near(network, alone);
@@ -94,7 +95,7 @@ const bool kGradients = register_rank_function("distributed_gradients", [] {
     // Not accumulated.
     network->zero_grad();
     const Tensor gradient = torch::autograd::grad({network->loss(x)}, {network->linear->weight})[0];
-    EXPECT_LE(relative_distance(gradient, alone->linear->weight.grad()), 1e-12);
+    EXPECT_LE(relative_l2(gradient, alone->linear->weight.grad()), 1e-12);
     EXPECT_FALSE(network->linear->weight.grad().defined());
   }
 });
@@ -228,13 +229,13 @@ const bool kCutParameters = register_rank_function("cut_parameters", [] {
       optimizer_alone.zero_grad();
       const Tensor loss = network->loss(x, target);
       const Tensor wanted = alone->loss(whole, target);
-      ASSERT_LE(relative_distance(ShardTensor(loss).full_tensor(), wanted), 1e-10) << step;
+      ASSERT_LE(relative_l2(ShardTensor(loss).full_tensor(), wanted), 1e-10) << step;
       loss.backward();
       wanted.backward();
       if (step == 0) {
         const Tensor gradient = network->up.grad();
         EXPECT_EQ(ShardTensor(gradient).placements(), domain_first(Shard(0)));
-        EXPECT_LE(relative_distance(ShardTensor(gradient).full_tensor(), alone->up.grad()), 1e-12);
+        EXPECT_LE(relative_l2(ShardTensor(gradient).full_tensor(), alone->up.grad()), 1e-12);
       }
       optimizer.step();
       optimizer_alone.step();
@@ -244,7 +245,7 @@ const bool kCutParameters = register_rank_function("cut_parameters", [] {
       const bool is_cut = item.key() != "factor";
       ASSERT_EQ(is_shard_tensor(item.value()), is_cut) << item.key();
       const Tensor trained = is_cut ? ShardTensor(item.value()).full_tensor() : item.value();
-      EXPECT_LE(relative_distance(trained, theirs[item.key()]), 1e-10) << item.key();
+      EXPECT_LE(relative_l2(trained, theirs[item.key()]), 1e-10) << item.key();
     }
     EXPECT_EQ(ShardTensor(network->down).placements(), domain_first(Shard(1)));
   }

@@ -21,6 +21,7 @@
 #include "tests/parallel/support/parameters.h"
 #include "tests/parallel/support/rank_processes.h"
 #include "tests/parallel/support/rank_world.h"
+#include "tests/parallel/support/tensor_oracle.h"
 
 namespace meshrun {
 
@@ -39,12 +40,6 @@ namespace {
 using at::Tensor;
 
 constexpr char kModel[] = "model_parallel";
-
-double distance(const Tensor& actual, const Tensor& wanted) {
-  if (actual.sizes() != wanted.sizes()) return 1e9;
-  const double norm = wanted.norm().item<double>();
-  return (actual - wanted).norm().item<double>() / (norm > 0 ? norm : 1);
-}
 
 // All ranks' parts along `dim`; `dim` -1: there is one part.
 struct Part {
@@ -115,12 +110,13 @@ void expect_equal_training(AFNO serial, Distributed model, const Parts& parts,
     (y_serial - target).square().sum().backward();
     const Tensor y = model(x_part);
     (y - part_of(target, parts.output)).square().sum().backward();
-    ASSERT_LT(distance(y, part_of(y_serial, parts.output)), tolerance) << "output, step " << step;
-    ASSERT_LT(distance(x_part.grad(), part_of(x_serial.grad(), parts.input)), tolerance)
+    ASSERT_LT(relative_l2(y, part_of(y_serial, parts.output)), tolerance)
+        << "output, step " << step;
+    ASSERT_LT(relative_l2(x_part.grad(), part_of(x_serial.grad(), parts.input)), tolerance)
         << "input's gradient, step " << step;
     for (const auto& item : references) {
       if (step > 0) break;
-      ASSERT_LT(distance(whole(item.key(), parameters[item.key()].grad()), item.value().grad()),
+      ASSERT_LT(relative_l2(whole(item.key(), parameters[item.key()].grad()), item.value().grad()),
                 tolerance)
           << "gradient of " << item.key();
     }
@@ -128,8 +124,9 @@ void expect_equal_training(AFNO serial, Distributed model, const Parts& parts,
     adam.step();
   }
   for (const auto& item : references) {
-    ASSERT_LT(distance(whole(item.key(), parameters[item.key()]).detach(), item.value().detach()),
-              tolerance)
+    ASSERT_LT(
+        relative_l2(whole(item.key(), parameters[item.key()]).detach(), item.value().detach()),
+        tolerance)
         << "after ten steps: " << item.key();
   }
 }
@@ -267,7 +264,7 @@ const bool kDrops = register_rank_function("afno_drops", [] {
   at::manual_seed(5);
   const Tensor wanted = serial(x);
   at::manual_seed(5);
-  EXPECT_LT(distance(net(x), wanted), 1e-12);
+  EXPECT_LT(relative_l2(net(x), wanted), 1e-12);
   // A sample without the last block is one of a shorter network.
   at::manual_seed(11);
   DistributedAFNONet paths(DistributedAFNONetOptions(options).drop_path_rate(1));
@@ -312,7 +309,7 @@ const bool kCheckpoint = register_rank_function("afno_checkpoint", [] {
   const Whole whole = wholes_of(*model);
   const auto parameters = model->named_parameters();
   for (const auto& item : serial->named_parameters()) {
-    EXPECT_LT(distance(whole(item.key(), parameters[item.key()]), item.value()), 1e-5)
+    EXPECT_LT(relative_l2(whole(item.key(), parameters[item.key()]), item.value()), 1e-5)
         << item.key();
   }
 });
@@ -364,7 +361,7 @@ const bool kDataParallel = register_rank_function("afno_data_parallel", [] {
   const auto parameters = network->named_parameters();
   for (const auto& item : serial->named_parameters()) {
     const Tensor mean = item.value().grad() / 2;
-    EXPECT_LT(distance(whole(item.key(), parameters[item.key()].grad()), mean), 1e-11)
+    EXPECT_LT(relative_l2(whole(item.key(), parameters[item.key()].grad()), mean), 1e-11)
         << item.key();
   }
 });
@@ -403,12 +400,12 @@ void expect_equal_layer(const Options& options, at::IntArrayRef shape, int64_t c
       const Tensor x_part = in(x.detach()).clone().requires_grad_();
       const Tensor y_part = layer(x_part);
       y_part.backward(out(cotangent).contiguous());
-      EXPECT_LT(distance(y_part, out(y)), 1e-12);
-      EXPECT_LT(distance(x_part.grad(), in(x.grad())), 1e-12);
+      EXPECT_LT(relative_l2(y_part, out(y)), 1e-12);
+      EXPECT_LT(relative_l2(x_part.grad(), in(x.grad())), 1e-12);
       const Whole whole = wholes_of(*layer);
       for (const auto& item : alone->named_parameters()) {
         const Tensor piece = layer->named_parameters()[item.key()];
-        EXPECT_LT(distance(whole(item.key(), piece.grad()), item.value().grad()), 1e-12)
+        EXPECT_LT(relative_l2(whole(item.key(), piece.grad()), item.value().grad()), 1e-12)
             << item.key() << input_is_parallel << output_is_parallel;
       }
     }

@@ -15,6 +15,7 @@
 #include "parallel/nn/fully_connected.h"
 #include "tests/parallel/support/parameters.h"
 #include "tests/parallel/support/rank_processes.h"
+#include "tests/parallel/support/tensor_oracle.h"
 
 namespace meshrun {
 namespace {
@@ -48,11 +49,6 @@ Tensor slice(const Tensor& batch, const DistributedManager& manager) {
 }
 
 Tensor loss_of(const Tensor& prediction) { return (prediction - 1).square().mean(); }
-
-double relative_l2(const Tensor& actual, const Tensor& expected) {
-  const double scale = expected.detach().norm().item<double>();
-  return (actual - expected).detach().norm().item<double>() / (scale > 0 ? scale : 1);
-}
 
 void expect_close(const std::vector<Tensor>& actual, const std::vector<Tensor>& expected) {
   ASSERT_EQ(actual.size(), expected.size());

@@ -51,10 +51,4 @@ inline ShardTensor cut(const at::Tensor& whole, const DeviceMesh& on, const Plac
   return ShardTensor(part.contiguous(), spec);
 }
 
-inline double relative_distance(const at::Tensor& actual, const at::Tensor& wanted) {
-  const double norm = wanted.norm().item<double>();
-  const double distance = (actual - wanted).norm().item<double>();
-  return norm > 0 ? distance / norm : distance;
-}
-
 }  // namespace meshrun

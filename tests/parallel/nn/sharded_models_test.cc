@@ -17,6 +17,7 @@
 #include "tests/parallel/nn/on_mesh.h"
 #include "tests/parallel/support/memory_meter.h"
 #include "tests/parallel/support/rank_processes.h"
+#include "tests/parallel/support/tensor_oracle.h"
 
 namespace meshrun {
 namespace {
@@ -93,7 +94,7 @@ void expect_same_training(Model sharded, Model alone, const TestMesh& test, int6
   double worst = 0;
   const auto theirs = alone->named_parameters();
   for (const auto& item : sharded->named_parameters()) {
-    const double distance = relative_distance(item.value().detach(), theirs[item.key()].detach());
+    const double distance = relative_l2(item.value().detach(), theirs[item.key()].detach());
     worst = std::max(worst, distance);
     EXPECT_LE(distance, 1e-4) << name << " on " << test.name << ": " << item.key();
   }

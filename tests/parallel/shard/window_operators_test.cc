@@ -3,11 +3,14 @@
 #include <gtest/gtest.h>
 
 #include <functional>
+#include <optional>
+#include <utility>
 #include <vector>
 
 #include "ATen/ATen.h"
 #include "parallel/manager/distributed_manager.h"
 #include "parallel/shard/dispatch/local_map.h"
+#include "parallel/shard/operators/windows.h"
 #include "parallel/shard/shard_tensor.h"
 #include "tests/parallel/collectives/worlds.h"
 #include "tests/parallel/support/gradcheck.h"
@@ -92,6 +95,55 @@ const bool kWeights = register_rank_function("window_weights", [] {
 });
 TEST(WindowOperatorsTest, APlainWeightGetsTheWholeGradient) {
   expect_success(run_ranks("window_weights", env_ranks(2)));
+}
+
+// A second call with the same arguments on a tensor of the same spec plans nothing, and has the
+// same result; another argument is another plan.
+const bool kPlannedOnce = register_rank_function("window_plans", [] {
+  const JoinedWorld world;
+  const ShardMesh::Ptr mesh = line_of(world);
+  const SpecPtr spec = cut(mesh, {2, 2, 7, 5}, 2, {3, 4});
+  const Tensor whole = at::arange(2 * 2 * 7 * 5, at::kDouble).view({2, 2, 7, 5}) / 8;
+  const Tensor part = whole.narrow(2, spec->box().offsets[2], spec->local_shape()[2]).clone();
+  const Tensor kernel = at::arange(3 * 2 * 3 * 2, at::kDouble).view({3, 2, 3, 2}) / 4;
+  const auto expect_planned = [&](int64_t plans, const char* name,
+                                  const std::function<Tensor(const Tensor&)>& call) {
+    SCOPED_TRACE(name);
+    const int64_t made = WindowPlan::num_made();
+    for (int i = 0; i < 3; ++i) {
+      const ShardTensor x(part, spec);
+      EXPECT_TRUE(at::allclose(ShardTensor(call(x)).full_tensor(), call(whole)));
+    }
+    EXPECT_EQ(WindowPlan::num_made() - made, plans);
+  };
+  const auto convolve = [&](int64_t stride, int64_t padding) {
+    return [&, stride, padding](const Tensor& x) {
+      return at::conv2d(x, kernel, {}, stride, padding);
+    };
+  };
+  expect_planned(1, "conv2d", convolve(1, 1));
+  expect_planned(0, "conv2d again", convolve(1, 1));
+  expect_planned(1, "another stride", convolve(2, 1));
+  expect_planned(1, "another padding", convolve(1, 0));
+  const auto pool = [](const Tensor& x) { return at::max_pool2d(x, {3, 2}, {1, 1}, {1, 0}); };
+  expect_planned(1, "max_pool2d", pool);
+  expect_planned(1, "avg_pool2d", [](const Tensor& x) { return at::avg_pool2d(x, {2, 2}); });
+  const auto widen = [](std::vector<int64_t> by) {
+    return [by = std::move(by)](const Tensor& x) { return at::pad(x, by, "reflect"); };
+  };
+  expect_planned(1, "pad", widen({1, 1, 2, 0}));
+  expect_planned(1, "another pad", widen({1, 1, 0, 2}));
+  const auto stretch = [](int64_t rows, std::optional<double> scale) {
+    return [rows, scale](const Tensor& x) {
+      return at::upsample_bilinear2d(x, std::vector<int64_t>{rows, 5}, false, scale, scale);
+    };
+  };
+  expect_planned(1, "upsample", stretch(14, std::nullopt));
+  expect_planned(1, "another extent", stretch(9, std::nullopt));
+  expect_planned(1, "adaptive", [](const Tensor& x) { return at::adaptive_avg_pool2d(x, {4, 3}); });
+});
+TEST(WindowOperatorsTest, PlansAreKeptWithTheSpec) {
+  expect_success(run_ranks("window_plans", env_ranks(2)));
 }
 
 // Sums of 16-bit floats that these could not hold, and integers; LibTorch's values.

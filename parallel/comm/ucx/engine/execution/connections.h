@@ -40,7 +40,7 @@ class Connections {
   // The member is known from now on. A failure: it runs another program.
   std::optional<Failure> connect(MemberGroup& group, int rank, const AddressRecord& record);
 
-  // Of a member that is known.
+  // The peer of a member that is known.
   PeerId peer(MemberGroup& group, int rank) {
     const PeerId peer = group.members[rank].peer;
     return peer >= 0 ? peer : connect_to_self(group, rank);

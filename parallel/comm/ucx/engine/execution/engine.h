@@ -106,7 +106,7 @@ class Group {
   // Takes no part any more: later operations fail here (kAborted, `reason`), and on other members
   // those that need this rank (kPeerLeft). Nothing where the group has failed.
   void leave(const std::string& reason);
-  // Of this process, in the order of submission, sends and receives last.
+  // Operations of this process, in the order of submission, sends and receives last.
   std::vector<std::shared_ptr<Operation>> unfinished() const;
   std::optional<Failure> failure() const;
   uint64_t sequence() const;
@@ -132,10 +132,10 @@ class Group {
   std::unique_ptr<AddressBook> book_;
 };
 
-// Of this host, IPC namespace, set of cores and CPU quota, as in AddressRecord: ranks with the same
-// number share cores.
+// Number of this host, IPC namespace, set of cores and CPU quota, as in AddressRecord: ranks with
+// the same number share cores.
 uint64_t this_host();
-// Of this set of cores on the host that `facts` tell of, under this quota.
+// Number of this set of cores on the host that `facts` tell of, under this quota.
 uint64_t host_of(const NodeFacts& facts, const os::CpuQuota& quota = {});
 
 class Engine : public std::enable_shared_from_this<Engine> {

@@ -111,11 +111,12 @@ class Engine::Impl {
   static constexpr SteadyNanos kNapping{1'000'000};
   // A waiting caller yields so often before it sleeps, while the progress thread ends its round.
   static constexpr int kYieldsForProgress = 20;
-  // Of more submitting threads it is asked from time to time which have ended.
+  // With more submitting threads we ask from time to time which of them have ended.
   static constexpr size_t kFewSubmitters = 64;
 
   enum class ProgressOwner : uint8_t { kNobody, kCaller, kThread };
-  // Of the progress thread, on thread_cv_. kNone: it is awake, or on its way, and looks by itself.
+  // How the progress thread rests, on thread_cv_. kNone: it is awake, or on its way, and looks by
+  // itself.
   enum class Rest : uint8_t { kNone, kNap, kLongNap, kWait };
   // How urgently the progress thread is needed. kNow: any rest is cut short. kLeft: a caller that
   // drove the operation has gone, so a long nap is cut short, but not a short one. kSoon: a caller

@@ -117,7 +117,7 @@ void Engine::Impl::wait_for_room(uint32_t group, bool is_point_to_point, SteadyN
   const auto is_late = [&] { return clock_.SteadyNow() >= deadline; };
   while (!is_broken_ && executor_->is_full(group, is_point_to_point) && !is_late()) {
     // Collectives end only when all ranks have called them, so none behind the first one ends
-    // before it is called: this rank is blocked in that. Of sends and receives, any one will do.
+    // before it is called: this rank is blocked in that. Any send or receive that ends makes room.
     std::shared_ptr<Operation> oldest;
     if (!is_point_to_point) oldest = executor_->oldest_collective(group);
     Actions actions = wait_until(deadline, oldest.get(), [&]() MESHRUN_REQUIRES(mu_) {

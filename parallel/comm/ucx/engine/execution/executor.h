@@ -118,7 +118,7 @@ class Executor : private StepScheduler::Listener {
   void set_drive(Operation& operation, Drive drive);
   // wait_reports.h
   WaitReport wait_report(const std::vector<const Operation*>& operations) const;
-  // Of the group, in the order of submission, sends and receives last.
+  // Operations of the group, in the order of submission, sends and receives last.
   std::vector<std::shared_ptr<Operation>> unfinished(uint32_t group) const;
   std::optional<Failure> group_failure(uint32_t group) const;
   // The first of the group's collectives that has not ended; null: all have.
@@ -126,7 +126,7 @@ class Executor : private StepScheduler::Listener {
   // The number of the group's last collective; 0: none yet.
   uint64_t sequence(uint32_t group) const;
   const FlightRecorder& flight_recorder(uint32_t group) const;
-  // Of all groups: their recorders' names and records.
+  // Names and records of all groups' recorders.
   std::vector<std::pair<std::string, std::vector<FlightRecord>>> flight_records() const;
   Counters counters() const { return counters_; }
   // Processes on this host, this one and those met so far.
@@ -155,7 +155,7 @@ class Executor : private StepScheduler::Listener {
   void advance(RunningOperation& operation, HeaderRounds::State headers);
   void begin_moving(RunningOperation& operation);
   void enter(RunningOperation& operation, OperationState state);
-  // Of an operation that has not ended.
+  // A message of an operation that has not ended is done.
   void message_done(RunningOperation& operation, const Request& request);
   void steps_done(RunningOperation& operation) override { finish_if_done(operation); }
   void send_failed(RunningOperation& operation, const Request& request) override {

@@ -11,7 +11,7 @@
 namespace meshrun::ucx {
 namespace {
 
-// Of any operation: this rank need not know what another one calls.
+// Longest header of any operation: this rank need not know what another one calls.
 constexpr size_t kLongestHeader =
     std::max(HeaderCheck::kMessageBytes, HeaderCheck::kPlainBytes + size_t{kMostPayload});
 

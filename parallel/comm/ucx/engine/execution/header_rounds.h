@@ -28,7 +28,7 @@ class HeaderRounds {
   // Outlives it.
   explicit HeaderRounds(Requests& requests) : requests_(requests) {}
 
-  // Of an operation whose peers are known.
+  // Begins the first round of an operation whose peers are known.
   State begin(RunningOperation& operation);
   // The round's receive is done; its connection did not break.
   State received(RunningOperation& operation, const Request& request);

@@ -121,7 +121,7 @@ bool Offers::received(RunningOperation& operation, const Request& request) {
   Offer& offer = operation.offers[id];
   if (operation.explaining || request.status == MessageStatus::kCancelled) return false;
   const bool is_whole = request.status == MessageStatus::kOk && request.bytes == kMessageBytes;
-  // Of an operation that this rank has left behind.
+  // The word is of an operation that this rank has left behind.
   if (is_whole && offer.message.sequence < operation.sequence()) {
     await(operation, id);
     return false;

@@ -34,9 +34,10 @@ class Offers {
 
   // Whether the two ends of the message speak of memory first. Alike at both.
   static bool is_exchanged(const MemberGroup& group, const Step& step);
-  // Of an operation that has its scratch memory: what can be said before the ranks agree.
+  // Prepares the offers of an operation that has its scratch memory: what can be said before the
+  // ranks agree.
   void prepare(RunningOperation& operation);
-  // Of a step for which is_exchanged(): makes the offer, or awaits it. Once.
+  // Makes the offer of a step for which is_exchanged(), or awaits it. Once.
   void exchange(RunningOperation& operation, StepId id);
   // The receive of an offer or of an answer is done; its connection did not break. True: the sender
   // knows now, and the step may go on. False: there is another one to come, or nothing will be
@@ -49,7 +50,7 @@ class Offers {
   // For a step that sends: tells where its bytes lie, under the tag that the bytes would have, and
   // awaits the answer. False: the bytes must be sent.
   bool lend_source(RunningOperation& operation, StepId id, Tag tag);
-  // Of a receive that is done: whether it has brought a source in place of the bytes.
+  // Whether a receive that is done has brought a source in place of the bytes.
   static bool is_source(const RunningOperation& operation, const Request& request);
   // Where the source of such a receive lies: in Offer::there, if it can be reached.
   enum class Source : uint8_t {

@@ -79,7 +79,7 @@ std::optional<PeerLiveness::Due> PeerLiveness::due(const RunningOperation& opera
     }
     const SteadyNanos since = found == gone_.end() ? *member.left : found->second.since;
     const SteadyNanos at = std::max({since, operation.moved, resumed_}) + kGrace;
-    // Of several that it needs the first decides, of several of which one will do the last.
+    // If all these ranks are needed, the first loss decides; if any one suffices, the last.
     if (first && (any_will_do ? at <= first->at : at >= first->at)) continue;
     first = {at, missing};
   }

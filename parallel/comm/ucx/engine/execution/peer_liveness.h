@@ -51,8 +51,8 @@ class PeerLiveness {
   // A lower bound of the time at which check() has something to say.
   SteadyNanos next_check() const { return next_check_; }
   void begin_checks() { next_check_ = SteadyNanos::max(); }
-  // Of each group, after begin_checks(). What it fails with, since one of its operations needs a
-  // rank that is gone, or the world is over.
+  // What the group fails with, since one of its operations needs a rank that is gone, or the world
+  // is over. Called for each group after begin_checks().
   std::optional<Failure> check(const MemberGroup& group, SteadyNanos now);
 
  private:

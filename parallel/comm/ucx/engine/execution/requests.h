@@ -31,7 +31,7 @@ class Requests {
   void receive_data(RunningOperation& operation, int rank, Tag tag, std::span<std::byte> bytes,
                     Request& request);
 
-  // Of an operation that has failed: all open receives.
+  // Cancels all open receives of an operation that has failed.
   void cancel_receives(RunningOperation& operation);
   // The ranks disagree, so nobody sends data: receives of offers, after the round's messages.
   void cancel_offers(RunningOperation& operation);

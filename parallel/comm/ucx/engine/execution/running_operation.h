@@ -34,7 +34,7 @@ struct HeaderRound {
   std::span<std::byte> out, in;  // in `memory`
 };
 
-// Of a step: memory of one end that the other one may reach (offers.h).
+// Memory of one end of a step that the other end may reach (offers.h).
 struct Offer {
   enum State : uint8_t { kUnasked, kUnderWay, kKnown };
   Request request;           // of what this rank says, or of an offer that it awaits
@@ -44,8 +44,8 @@ struct Offer {
   bool is_staging = false;   // what is offered is the step's staging
   bool is_source = false;    // the sender lends what it would send
   bool is_returned = false;  // the other end has said that it is done with what is lent to it
-  // Of the other end, after `skipped` bytes: where a sender writes, or a receiver reads. Null: the
-  // bytes are sent.
+  // Memory of the other end, after `skipped` bytes: where a sender writes, or a receiver reads.
+  // Null: the bytes are sent.
   StridedSpan there;
   const PeerHeap* borrower = nullptr;  // of the process to which something is lent
 };
@@ -87,10 +87,10 @@ class RunningOperation final : public Operation,
   bool is_send(StepId id) const {
     return is_point_to_point ? point_to_point.is_send : step(id).kind == StepKind::kSend;
   }
-  // Of a message of its schedule, or of the one that it is: the other rank, -1: any; its bytes.
+  // The other rank (-1: any) and the bytes of a message of its schedule, or of the one that it is.
   int peer_of(StepId id) const { return is_point_to_point ? point_to_point.peer : step(id).peer; }
   int64_t bytes_of(StepId id) const;
-  // Of the round under way.
+  // The header of the round under way.
   HeaderRound& header() { return explaining ? explaining_rounds[round] : rounds[round]; }
   // The round that `send` belongs to: the one under way or an earlier one.
   HeaderRound& header_of(const Request& send) {
@@ -130,7 +130,7 @@ class RunningOperation final : public Operation,
   const Region& receives_in(StepId id) const {
     return step(id).staging.bytes > 0 ? step(id).staging : step(id).to;
   }
-  // Of a region that is contiguous in its piece.
+  // Memory of a region that is contiguous in its piece.
   std::span<const std::byte> bytes_to_read(const Region& region) const;
   std::span<std::byte> bytes_to_write(const Region& region) const;
 

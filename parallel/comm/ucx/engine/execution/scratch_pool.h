@@ -31,7 +31,7 @@ struct Scratch {
 
 class ScratchPool {
  public:
-  // Of memory that no operation uses, so many blocks and bytes are kept.
+  // Most blocks and bytes that are kept while no operation uses them.
   static constexpr size_t kFreeBlocks = 4;
   static constexpr int64_t kFreeBytes = 32 << 20;
 

@@ -10,7 +10,7 @@
 namespace meshrun::ucx {
 namespace {
 
-// Of a piece, so that it had better be asked for.
+// Pieces of this many bytes exceed the caches, so all of what is copied is prefetched.
 constexpr int64_t kMoreThanCaches = 4 << 20;
 
 Tag data_tag(const MemberGroup& g, const Step& step, uint64_t sequence) {

@@ -42,7 +42,7 @@ class StepScheduler {
   StepScheduler(Requests& requests, Offers& offers, Counters& counters, Listener& listener)
       : requests_(requests), offers_(offers), counters_(counters), listener_(listener) {}
 
-  // Of a schedule, if there is one: what waits for nothing is ready.
+  // Makes ready what waits for nothing in the schedule, if there is one.
   void begin(RunningOperation& operation);
   void post_point_to_point(RunningOperation& operation);
   // The message of a step is done; its connection did not break. False: its length is wrong.
@@ -61,8 +61,8 @@ class StepScheduler {
     RunningOperation* operation;
     StepId step;
     int64_t done = 0;  // bytes, of a copy that a round has broken off
-    // Of what is copied: a copy's target; the receiver's memory, or what is sent then; where what
-    // was received, or is read from the sender's memory, belongs.
+    // Target of what is copied: of a copy; in the receiver's memory, or in what is sent then; where
+    // what was received, or is read from the sender's memory, belongs.
     StridedSpan to = {};
     int64_t to_offset = 0;
   };

@@ -11,7 +11,7 @@ double seconds(std::chrono::nanoseconds time) {
   return std::chrono::duration<double>(time).count();
 }
 
-// Of an operation that not all ranks have called.
+// What to say of an operation that not all ranks have called.
 std::string who_has_not_called(const RunningOperation& operation, const std::vector<int>& ranks,
                                const std::vector<int64_t>& called) {
   const bool is_one = ranks.size() == 1;
@@ -26,7 +26,7 @@ std::string who_has_not_called(const RunningOperation& operation, const std::vec
   return text + (is_one ? ". See its log." : ". See their logs.");
 }
 
-// Of one that they have, or of a send or receive.
+// What to say of an operation that all ranks have called, or of a send or receive.
 std::string who_is_missing(const RunningOperation& operation, const std::vector<int>& ranks,
                            const std::vector<int>& silent) {
   if (operation.state == OperationState::kQueued) {

@@ -27,7 +27,7 @@ class Timeouts {
   Timeouts(Connections& connections, ControlChannel& control)
       : connections_(connections), control_(control) {}
 
-  // Of an operation that begins.
+  // An operation with this deadline begins.
   void watch(SteadyNanos deadline) { next_ = std::min(next_, deadline); }
   // A lower bound of the first deadline.
   SteadyNanos next() const { return next_; }

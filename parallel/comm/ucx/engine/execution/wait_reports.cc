@@ -39,7 +39,7 @@ WaitReport wait_report_of(const std::vector<const Operation*>& operations, const
   }
   for (const auto& [number, g] : groups) {
     uint64_t& called = report.called[g->config->name];
-    // Of two groups with one name, which cannot be told apart: what makes no verdict.
+    // Two groups with one name cannot be told apart: the larger number makes no verdict.
     called = std::max(called, g->last_sequence);
     for (const auto& [sequence, message] : g->point_to_point) {
       std::set<int>& ranks = message->is_send() ? report.sending_to : report.receiving_from;

@@ -8,8 +8,8 @@
 
 namespace meshrun::ucx {
 
-// Of a rank that is blocked in `operations` and is a member of `groups`, without what only Engine
-// knows: other_threads and deadlock_after.
+// Report of a rank that is blocked in `operations` and is a member of `groups`, without what only
+// Engine knows: other_threads and deadlock_after.
 WaitReport wait_report_of(const std::vector<const Operation*>& operations, const Groups& groups);
 
 }  // namespace meshrun::ucx

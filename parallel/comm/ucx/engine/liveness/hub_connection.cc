@@ -11,7 +11,7 @@
 namespace meshrun::ucx {
 namespace {
 
-// Of a stranger.
+// Longest greeting of a process that has not said yet who it is.
 constexpr size_t kLongestHello = 1000;
 constexpr size_t kReadAtOnce = 64 << 10;
 constexpr const char* kEnded = "its process ended";

@@ -37,26 +37,8 @@ void broadcast_binomial(ScheduleBuilder& builder, const Place& place, const Piec
                         int root) {
   PieceScheduler scheduler(builder, place);
   const int position = (place.rank - root + place.size) % place.size;
-  const auto rank_at = [&](int at) { return (at + root) % place.size; };
-  // The parent lacks the lowest bit of the position; children have one more, below that.
-  int bit = 1;
-  while (bit < place.size && (position & bit) == 0) bit <<= 1;
-
-  PieceScheduler::Packed own;
-  std::vector<StepId> there;
-  if (position == 0) {
-    own = scheduler.pack(kInput, tensor);
-    there = own.packed;
-  } else {
-    own = scheduler.room(kOutput, tensor);
-    there = scheduler.receive(rank_at(position - bit), own.home, own.piece);
-  }
-  for (bit >>= 1; bit > 0; bit >>= 1) {
-    if (position + bit < place.size) {
-      scheduler.send(rank_at(position + bit), own.home, own.piece, there);
-    }
-  }
-  if (position != 0) scheduler.unpack(own, kOutput, there);
+  broadcast_in_tree(scheduler, tensor, position, place.size,
+                    [&](int at) { return (at + root) % place.size; });
 }
 
 // The root deals the messages out, each to one rank, which passes it on to all others: the root
@@ -105,9 +87,7 @@ void all_gather_ring(ScheduleBuilder& builder, const Place& place, const Piece& 
   Lane out, in;
   Slots out_slots(kMessagesInFlight), in_slots(kMessagesInFlight);
   // All pieces but one go from each rank to the next.
-  std::vector<int64_t> bytes;
-  for (const Piece& piece : pieces) bytes.push_back(piece.layout.bytes());
-  const std::vector<int64_t> most = share_messages(place.tuning.messages, bytes);
+  const std::vector<int64_t> most = share_messages(place.tuning.messages, bytes_of(pieces));
   const auto cut_of = [&](const Piece& piece, int rank) {
     return Messages(piece.layout.bytes(), piece.cut, place.tuning, most[rank],
                     place.tuning.ring_message);
@@ -133,10 +113,10 @@ void all_gather_ring(ScheduleBuilder& builder, const Place& place, const Piece& 
 }
 
 // Bytes at the beginning of a piece that its rank does not fetch: the root of a scatter writes
-// them, where that rank's memory can be reached. Small pieces it writes faster than the kernel
-// fetches them, and pieces that are cut into rows without packing them. Of large ones that are one
-// message each rank fetches its own while the root copies; from a cache that copies faster than
-// they fetch, and writes a part meanwhile.
+// them, where that rank's memory can be reached. It writes small pieces faster than the kernel
+// fetches them, and pieces that are cut into rows without packing them. If large pieces are one
+// message each, each rank fetches its own while the root copies; from a cache the root copies
+// faster than they fetch, and writes a part meanwhile.
 int64_t written_by_root(const Place& place, const Piece& piece) {
   const int64_t bytes = piece.layout.bytes();
   if (!place.one_host || piece.cut < bytes ||

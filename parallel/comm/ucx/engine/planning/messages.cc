@@ -125,13 +125,13 @@ PieceScheduler::PieceScheduler(ScheduleBuilder& builder, const Place& place)
     : builder_(builder), tuning_(place.tuning), most_messages_(most_messages(place)) {
   const int lanes = std::clamp(place.size - 1, 1, kWindow);
   const int slots = slots_per_lane(tuning_, lanes);
-  for (Way* way : {&out_, &in_}) {
-    way->lanes.resize(static_cast<size_t>(lanes));
-    way->slots.assign(static_cast<size_t>(lanes), Slots(slots));
+  for (Direction* direction : {&out_, &in_}) {
+    direction->lanes.resize(static_cast<size_t>(lanes));
+    direction->slots.assign(static_cast<size_t>(lanes), Slots(slots));
   }
 }
 
-size_t PieceScheduler::Way::next_peer() {
+size_t PieceScheduler::Direction::next_peer() {
   const size_t lane = static_cast<size_t>(peers++) % lanes.size();
   lanes[lane].next_peer();
   return lane;
@@ -206,6 +206,30 @@ void PieceScheduler::unpack(const Packed& from, Home home, std::span<const StepI
   for (int64_t k = 0; k < cut.count(); ++k) {
     builder_.copy(from.home.region(cut.at(k)), home.region(cut.at(k)), {after[k]});
   }
+}
+
+void broadcast_in_tree(PieceScheduler& scheduler, const Piece& tensor, int position, int count,
+                       const std::function<int(int)>& rank_at, std::span<const int> others) {
+  // The parent lacks the lowest bit of the position; children have one more, below that.
+  int bit = 1;
+  while (bit < count && (position & bit) == 0) bit <<= 1;
+
+  PieceScheduler::Packed own;
+  std::vector<StepId> there;
+  if (position == 0) {
+    own = scheduler.pack(kInput, tensor);
+    there = own.packed;
+  } else {
+    own = scheduler.room(kOutput, tensor);
+    there = scheduler.receive(rank_at(position - bit), own.home, own.piece);
+  }
+  for (bit >>= 1; bit > 0; bit >>= 1) {
+    if (position + bit < count) {
+      scheduler.send(rank_at(position + bit), own.home, own.piece, there);
+    }
+  }
+  for (const int other : others) scheduler.send(other, own.home, own.piece, there);
+  if (position != 0) scheduler.unpack(own, kOutput, there);
 }
 
 void copy_piece(ScheduleBuilder& builder, Home from, Home to, int64_t bytes) {

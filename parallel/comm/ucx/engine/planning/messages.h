@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <functional>
 #include <limits>
 #include <optional>
 #include <span>
@@ -146,7 +147,8 @@ class PieceScheduler {
   void unpack(const Packed& from, Home home, std::span<const StepId> after);
 
  private:
-  struct Way {
+  // Lanes and staging of one direction.
+  struct Direction {
     std::vector<Lane> lanes;
     std::vector<Slots> slots;
     int peers = 0;
@@ -159,8 +161,14 @@ class PieceScheduler {
   ScheduleBuilder& builder_;
   const Tuning tuning_;
   const int64_t most_messages_;
-  Way out_, in_;
+  Direction out_, in_;
 };
+
+// Broadcasts `tensor` along a binomial tree of `count` positions. The root is at position 0, this
+// rank at `position`, and `rank_at` gives the rank at a position. After its children in the tree a
+// rank sends to `others`, which are its alone and receive the tensor as one piece.
+void broadcast_in_tree(PieceScheduler& scheduler, const Piece& tensor, int position, int count,
+                       const std::function<int(int)>& rank_at, std::span<const int> others = {});
 
 // Within this rank, in steps so short that the others are not held up.
 void copy_piece(ScheduleBuilder& builder, Home from, Home to, int64_t bytes);

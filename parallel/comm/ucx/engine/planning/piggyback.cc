@@ -12,7 +12,8 @@
 namespace meshrun::ucx {
 namespace {
 
-// Of all ranks: no more can go in messages of kMostPayload. Spares long tensors the count below.
+// Most bytes of all ranks together: no more can go in messages of kMostPayload. Spares long tensors
+// the count below.
 constexpr int64_t kMostOfAll = 4 * kMostPayload;
 
 // A builder whose headers carry `bytes` of each rank; absent: they cannot.

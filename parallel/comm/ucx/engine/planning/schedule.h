@@ -67,7 +67,7 @@ struct Step {
   uint32_t dependencies = 0;
 };
 
-// Of a joined schedule: the steps of one of its parts, and where their scratch memory is.
+// A part of a joined schedule: its steps, and where their scratch memory is.
 struct ScratchPart {
   int64_t offset = 0, bytes = 0;
   StepId first_step = 0, last_step = 0;  // behind the last one

@@ -32,26 +32,11 @@ void broadcast_by_leaders(ScheduleBuilder& builder, const Place& place, const Pi
     return;
   }
   const int position = (here - root_host + hosts.count()) % hosts.count();
-  int bit = 1;  // as in a binomial tree of ranks
-  while (bit < hosts.count() && (position & bit) == 0) bit <<= 1;
-  PieceScheduler::Packed own;
-  std::vector<StepId> there;
-  if (position == 0) {
-    own = scheduler.pack(kInput, tensor);
-    there = own.packed;
-  } else {
-    own = scheduler.room(kOutput, tensor);
-    there = scheduler.receive(leader_at(position - bit), own.home, own.piece);
-  }
-  for (bit >>= 1; bit > 0; bit >>= 1) {
-    if (position + bit < hosts.count()) {
-      scheduler.send(leader_at(position + bit), own.home, own.piece, there);
-    }
-  }
+  std::vector<int> others;
   for (const int mate : hosts.ranks(here)) {
-    if (mate != place.rank) scheduler.send(mate, own.home, own.piece, there);
+    if (mate != place.rank) others.push_back(mate);
   }
-  if (position != 0) scheduler.unpack(own, kOutput, there);
+  broadcast_in_tree(scheduler, tensor, position, hosts.count(), leader_at, others);
 }
 
 void broadcast_in_chunks(ScheduleBuilder& builder, const Place& place, const Piece& tensor,
@@ -134,8 +119,7 @@ void all_gather_between(ScheduleBuilder& builder, const Place& place, const Piec
   const Hosts& hosts = *place.hosts;
   const int here = hosts.host_of(place.rank);
   const auto mates = hosts.ranks(here);
-  std::vector<int64_t> bytes;
-  for (const Piece& piece : pieces) bytes.push_back(piece.layout.bytes());
+  const std::vector<int64_t> bytes = bytes_of(pieces);
   const std::vector<int64_t> shares = share_messages(place.tuning.messages, bytes);
   std::vector<Messages> cut;
   int64_t most = 0;
@@ -150,16 +134,18 @@ void all_gather_between(ScheduleBuilder& builder, const Place& place, const Piec
   const int64_t own_bytes = own.layout.bytes();
   const Home home = packs ? Home{Space::kScratch, 0, builder.scratch(own_bytes).offset} : kInput;
 
-  struct Way {
+  struct Channel {
     Lane lane;
     Slots slots{kMessagesInFlight};
   };
-  const auto ways = [](size_t peers) { return std::vector<Way>(std::min<size_t>(peers, kWindow)); };
-  std::vector<Way> to_hosts = ways(static_cast<size_t>(hosts.count())),
-                   to_mates = ways(mates.size()),
-                   from_hosts = ways(static_cast<size_t>(place.size)),
-                   from_mates = ways(mates.size());
-  const auto way = [](std::vector<Way>& all, int peer) -> Way& {
+  const auto channels = [](size_t peers) {
+    return std::vector<Channel>(std::min<size_t>(peers, kWindow));
+  };
+  std::vector<Channel> to_hosts = channels(static_cast<size_t>(hosts.count())),
+                       to_mates = channels(mates.size()),
+                       from_hosts = channels(static_cast<size_t>(place.size)),
+                       from_mates = channels(mates.size());
+  const auto channel = [](std::vector<Channel>& all, int peer) -> Channel& {
     return all[static_cast<size_t>(peer) % all.size()];
   };
   for (int64_t k = 0; k < most; ++k) {
@@ -178,7 +164,7 @@ void all_gather_between(ScheduleBuilder& builder, const Place& place, const Piec
         if (packs) packed = builder.copy(kInput.region(cut[at].at(k)), region);
         for (int d = 1; d < hosts.count(); ++d) {
           const int other = (host + d) % hosts.count();
-          Way& out = way(to_hosts, other);
+          Channel& out = channel(to_hosts, other);
           send_message(builder, out.lane, out.slots, entry(other), region, layout, packed);
         }
       }
@@ -186,16 +172,16 @@ void all_gather_between(ScheduleBuilder& builder, const Place& place, const Piec
       const Region region = Home{Space::kOutput, rank, 0}.region(cut[at].at(k));
       const Layout& layout = pieces[at].layout;
       if (place.rank != entry(here)) {
-        Way& in = way(from_mates, hosts.place_of(entry(here)));
+        Channel& in = channel(from_mates, hosts.place_of(entry(here)));
         receive_message(builder, in.lane, in.slots, entry(here), region, layout);
         continue;
       }
-      Way& in = way(from_hosts, rank);
+      Channel& in = channel(from_hosts, rank);
       const StepId there = receive_message(builder, in.lane, in.slots, rank, region, layout);
       for (size_t d = 1; d < mates.size(); ++d) {
         const size_t place_of_mate =
             (static_cast<size_t>(hosts.place_of(place.rank)) + d) % mates.size();
-        Way& out = way(to_mates, static_cast<int>(place_of_mate));
+        Channel& out = channel(to_mates, static_cast<int>(place_of_mate));
         send_message(builder, out.lane, out.slots, mates[place_of_mate], region, layout, there);
       }
     }

@@ -326,8 +326,7 @@ Schedule reduce_scatter_in_two_levels(const Place& place, std::span<const Piece>
                                       const Piece& own, const Reduction& reduction) {
   ScheduleBuilder builder(place.size);
   const int64_t element = element_size(reduction.dtype);
-  std::vector<int64_t> bytes;
-  for (const Piece& piece : pieces) bytes.push_back(piece.layout.bytes());
+  const std::vector<int64_t> bytes = bytes_of(pieces);
   const std::vector<int64_t> shares = share_messages(place.tuning.messages, bytes);
   std::vector<Messages> cut;
   int64_t longest = element, most = 0;

@@ -22,8 +22,8 @@ int32_t lower(int32_t a, int32_t b) {
   return std::min(a, b);
 }
 
-// Of one message of one table. Messages of nothing count too: a rank that expects one would wait
-// for it.
+// Hash of one message of one table. Messages of nothing count too: a rank that expects one would
+// wait for it.
 uint64_t hash_of(size_t table, int sender, int receiver, int64_t elements) {
   return Digest().add(static_cast<int64_t>(table)).add(sender).add(receiver).add(elements).value();
 }
@@ -192,7 +192,7 @@ bool HeaderCheck::receive_explanation(std::span<const std::byte> message) {
   return true;
 }
 
-// Of the first table that has a wrong pair. The same on all ranks.
+// Failure of the first table that has a wrong pair. The same on all ranks.
 Failure HeaderCheck::failure_of_sizes(std::string_view group_name) const {
   Failure failure;
   failure.group_survives = true;

@@ -55,7 +55,7 @@ struct Signature {
   // digest_of() everything else that must agree: sizes of all ranks' pieces, dim, root, reduction,
   // accumulation, kAlgorithmVersion and what the algorithms know of the group's hosts.
   uint64_t digest = 0;
-  // Of what all ranks agree on: the tensor, or all pieces together.
+  // Bytes of what all ranks agree on: the tensor, or all pieces together.
   int64_t bytes = 0;
   OperationKind kind = OperationKind::kBarrier;
   DType dtype = DType::kUInt8;
@@ -71,8 +71,8 @@ static_assert(sizeof(Signature) == 40);
 
 // This rank's row of the table of an all-to-all. Absent: the ranks' sizes are all in the digest.
 struct PieceSizes {
-  // By rank: along the dimension that is cut there. Of several all-to-alls in one operation: one
-  // after the other, as many on all ranks.
+  // By rank: along the dimension that is cut there. Several all-to-alls in one operation follow
+  // each other, as many on all ranks.
   absl::InlinedVector<int64_t, 4> sent, expected;
   // Elements of a slice of extent 1, on either side.
   int64_t sent_slice = 0, expected_slice = 0;

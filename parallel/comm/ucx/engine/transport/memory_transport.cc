@@ -26,7 +26,7 @@ struct Message {
   Tag tag;
   int64_t bytes;
   std::vector<std::byte> copy;
-  // Of a message that is not copied yet: the sender's. Null when the sender is gone.
+  // The sender's request, of a message that is not copied yet. Null when the sender is gone.
   Request* request = nullptr;
   const std::byte* data = nullptr;
   // Only announced: the copy is made straight into the receiver's memory.

@@ -101,7 +101,7 @@ class UcxTransport final : public Transport {
   void mark_broken(Peer& peer, std::string reason);
   absl::Status unavailable(const std::string& text) const;
   absl::Status error(const char* call, ucs_status_t status) const;
-  // Of creating the worker, which takes its part of /dev/shm.
+  // The error of creating the worker, which takes its part of /dev/shm.
   absl::Status worker_error(ucs_status_t status) const;
 
   const UcxDevices allowed_;

@@ -4,9 +4,9 @@
 //   UCP_ERR_HANDLING_MODE_NONE with an error handler: MODE_PEER would give up shared memory.
 //   RNDV_SCHEME=get_zcopy, whatever UCX_RNDV_SCHEME says: a late peer never writes into our memory.
 //   UCP_FEATURE_TAG | UCP_FEATURE_WAKEUP; endpoints are never closed alone, only with the worker.
-//   NET_DEVICES: what ucx_interfaces() says. Of several that are named each has a transport of its
-//   own (rails_transport.h), the first alone with SHM_DEVICES: MAX_RNDV_RAILS of UCX 1.13 over TCP
-//   sends by whichever has room first, and one interface often carried everything.
+//   NET_DEVICES: what ucx_interfaces() says. Each of several named interfaces has a transport of
+//   its own (rails_transport.h), the first alone with SHM_DEVICES: MAX_RNDV_RAILS of UCX 1.13 over
+//   TCP sends by whichever has room first, and one interface often carried everything.
 // All else is left to UCX's own variables (UCX_TLS=tcp,self forces TCP), which are only read.
 //
 // Requests are released inside their completion callback, so that close() leaves none behind.

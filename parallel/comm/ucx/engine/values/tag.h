@@ -66,7 +66,7 @@ constexpr Tag collective_tag(TagKind kind, uint32_t group, int sender, uint64_t 
   return prefix(kind, group, sender) | (sequence & (kSequences - 1)) << kMessageBits |
          (message & ((uint32_t{1} << kMessageBits) - 1));
 }
-// Of a receiver's word on the data message `message` (offers.h); `sender` sends that word.
+// Tag of a receiver's word on the data message `message` (offers.h); `sender` sends that word.
 constexpr Tag offer_tag(uint32_t group, int sender, uint64_t sequence, uint32_t message) {
   return collective_tag(TagKind::kHeader, group, sender, sequence, kFirstOffer + message);
 }
@@ -81,7 +81,7 @@ constexpr uint32_t group_of(Tag tag) {
 constexpr int sender_of(Tag tag) {
   return static_cast<int>(tag >> kUserTagBits & ((Tag{1} << kSenderBits) - 1));
 }
-// Of so many connections that lead to a peer, the one for this message: both ends know it by the
+// Which of so many connections that lead to a peer is for this message: both ends know it by the
 // tag. A collective's data takes turns, by the message, and where there is one only, by the
 // operation and by the sender. All else takes the first.
 constexpr int rail_of(Tag tag, int rails) {

@@ -1,4 +1,6 @@
-// The gradients of a module that is marked as shared, between a backward pass's hooks and its end.
+// Gradients that the ranks of a group reduce at the end of each backward pass, between the pass's
+// hooks and its end: of modules that are marked as shared, and of what distribute_module() keeps
+// whole.
 //
 //   before_accumulation   sets aside what the gradient holds; the gradient then has only what this
 //                         pass adds
@@ -26,7 +28,7 @@
 
 namespace meshrun::detail {
 
-class SharedGradients : public std::enable_shared_from_this<SharedGradients> {
+class GroupGradients : public std::enable_shared_from_this<GroupGradients> {
  public:
   struct Options {
     bool mean = false;
@@ -37,8 +39,8 @@ class SharedGradients : public std::enable_shared_from_this<SharedGradients> {
     std::vector<std::string> names = {};
   };
   // Holds no reference to the parameters; they hold one to it.
-  SharedGradients(c10::intrusive_ptr<c10d::ProcessGroup> group,
-                  const std::vector<at::Tensor>& parameters, const Options& options);
+  GroupGradients(c10::intrusive_ptr<c10d::ProcessGroup> group,
+                 const std::vector<at::Tensor>& parameters, const Options& options);
 
   // By the index of a parameter; within a backward pass.
   void before_accumulation(size_t index);
@@ -85,23 +87,23 @@ class SharedGradients : public std::enable_shared_from_this<SharedGradients> {
 };
 
 // Tells the pass what has arrived at a parameter. Its presence is the mark.
-struct SharedParameterHook : torch::autograd::PostAccumulateGradHook {
-  SharedParameterHook(std::shared_ptr<SharedGradients> its_gradients, size_t its_index)
+struct GroupGradientHook : torch::autograd::PostAccumulateGradHook {
+  GroupGradientHook(std::shared_ptr<GroupGradients> its_gradients, size_t its_index)
       : gradients(std::move(its_gradients)), index(its_index) {}
   void operator()(const at::Tensor&) override { gradients->after_accumulation(index); }
 
-  const std::shared_ptr<SharedGradients> gradients;
+  const std::shared_ptr<GroupGradients> gradients;
   const size_t index;
   unsigned before_hook = 0;  // the other hook's handle
 };
 
 // Null where the parameter has none.
-SharedParameterHook* mark_of(const at::Tensor& parameter);
+GroupGradientHook* mark_of(const at::Tensor& parameter);
 // Whether it has a post-accumulate hook of another kind.
 bool has_other_hook(const at::Tensor& parameter);
 // Marks the parameters, which have neither: from now on each pass reduces what it adds to them.
-void share_gradients(c10::intrusive_ptr<c10d::ProcessGroup> group,
-                     const std::vector<at::Tensor>& parameters,
-                     const SharedGradients::Options& options);
+void reduce_gradients_over(c10::intrusive_ptr<c10d::ProcessGroup> group,
+                           const std::vector<at::Tensor>& parameters,
+                           const GroupGradients::Options& options);
 
 }  // namespace meshrun::detail

@@ -1,4 +1,4 @@
-#include "parallel/nn/shared_gradients.h"
+#include "parallel/nn/group_gradients.h"
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
@@ -27,7 +27,7 @@ namespace meshrun::detail {
 using at::Tensor;
 
 // What a pass has added to one parameter.
-struct SharedGradients::Contribution {
+struct GroupGradients::Contribution {
   Tensor parameter;  // undefined: gone
   Tensor added;      // undefined: nothing
   std::vector<int64_t> shape;
@@ -39,7 +39,7 @@ struct SharedGradients::Contribution {
 // reduced numbers say which parameters any rank's pass reached; they are read where this rank did
 // not reach one and cannot just add zeros. So on a GPU the host waits for none of this in the usual
 // case that every rank reaches every parameter.
-struct SharedGradients::Bucket {
+struct GroupGradients::Bucket {
   std::vector<Contribution> contributions;
   int64_t numel = 0;
   PendingAllReduce pending;
@@ -50,8 +50,8 @@ struct SharedGradients::Bucket {
   bool must_be_told() const;
 };
 
-void SharedGradients::Bucket::start(const ProcessGroupPtr& group, c10::Device device,
-                                    const Options& options) {
+void GroupGradients::Bucket::start(const ProcessGroupPtr& group, c10::Device device,
+                                   const Options& options) {
   const auto count = static_cast<int64_t>(contributions.size());
   const Tensor buffer = at::empty({numel + count}, at::device(device).dtype(contributions[0].type));
   const Tensor reached = buffer.narrow(0, numel, count).fill_(1);
@@ -76,7 +76,7 @@ void SharedGradients::Bucket::start(const ProcessGroupPtr& group, c10::Device de
                        std::move(spec));
 }
 
-bool SharedGradients::Bucket::must_be_told() const {
+bool GroupGradients::Bucket::must_be_told() const {
   return std::any_of(contributions.begin(), contributions.end(), [](const Contribution& each) {
     if (each.added.defined() || !each.parameter.defined()) return false;
     const Tensor& gradient = each.parameter.grad();
@@ -84,7 +84,7 @@ bool SharedGradients::Bucket::must_be_told() const {
   });
 }
 
-void SharedGradients::Bucket::add() {
+void GroupGradients::Bucket::add() {
   const Tensor reduced = pending.wait();
   const auto count = static_cast<int64_t>(contributions.size());
   Tensor reached;  // undefined: every one, or zeros are added to
@@ -126,14 +126,14 @@ class Pass {
   // The one that this thread works for.
   static std::shared_ptr<Pass> current();
 
-  void touch(std::shared_ptr<SharedGradients> gradients) { insert(touched_, std::move(gradients)); }
-  void reach(std::shared_ptr<SharedGradients> gradients) { insert(reached_, std::move(gradients)); }
+  void touch(std::shared_ptr<GroupGradients> gradients) { insert(touched_, std::move(gradients)); }
+  void reach(std::shared_ptr<GroupGradients> gradients) { insert(reached_, std::move(gradients)); }
   void finish();
 
  private:
-  using List = std::vector<std::shared_ptr<SharedGradients>>;
+  using List = std::vector<std::shared_ptr<GroupGradients>>;
 
-  void insert(List& list, std::shared_ptr<SharedGradients> gradients) {
+  void insert(List& list, std::shared_ptr<GroupGradients> gradients) {
     MutexLock lock(mu_);
     if (std::find(list.begin(), list.end(), gradients) == list.end()) {
       list.push_back(std::move(gradients));
@@ -208,13 +208,13 @@ void Pass::finish() {
   check_collectives_allowed([&] { return name; });
   std::sort(reached.begin(), reached.end(),
             [](const auto& a, const auto& b) { return a->order() < b->order(); });
-  std::vector<SharedGradients::Bucket> buckets;
+  std::vector<GroupGradients::Bucket> buckets;
   for (const auto& gradients : reached) gradients->compare_values();
   for (const auto& gradients : reached) gradients->start(buckets);
   // What was not reached: torch::autograd::grad() of a parameter sets aside as well.
   put_back();
-  for (SharedGradients::Bucket& bucket : buckets) bucket.wait();
-  for (SharedGradients::Bucket& bucket : buckets) bucket.add();
+  for (GroupGradients::Bucket& bucket : buckets) bucket.wait();
+  for (GroupGradients::Bucket& bucket : buckets) bucket.add();
 }
 
 // In words of eight bytes, since a model has many.
@@ -240,16 +240,16 @@ uint64_t next_order() {
 
 }  // namespace
 
-SharedGradients::Slot::Slot(const Tensor& of)
+GroupGradients::Slot::Slot(const Tensor& of)
     : parameter(of.getIntrusivePtr()), shape(of.sizes().vec()), type(of.scalar_type()) {}
 
-SharedGradients::SharedGradients(c10::intrusive_ptr<c10d::ProcessGroup> group,
-                                 const std::vector<Tensor>& parameters, const Options& options)
+GroupGradients::GroupGradients(c10::intrusive_ptr<c10d::ProcessGroup> group,
+                               const std::vector<Tensor>& parameters, const Options& options)
     : group_(std::move(group)), options_(options), order_(next_order()) {
   for (const Tensor& parameter : parameters) slots_.emplace_back(parameter);
 }
 
-void SharedGradients::before_accumulation(size_t index) {
+void GroupGradients::before_accumulation(size_t index) {
   Pass::current()->touch(shared_from_this());
   MutexLock guard(mu_);
   Slot& slot = slots_[index];
@@ -260,19 +260,19 @@ void SharedGradients::before_accumulation(size_t index) {
   slot.is_set_aside = true;
 }
 
-void SharedGradients::after_accumulation(size_t index) {
+void GroupGradients::after_accumulation(size_t index) {
   Pass::current()->reach(shared_from_this());
   MutexLock guard(mu_);
   slots_[index].is_reached = true;
 }
 
-void SharedGradients::leave(size_t index) {
+void GroupGradients::leave(size_t index) {
   put_back();
   MutexLock guard(mu_);
   slots_[index].has_left = true;
 }
 
-std::vector<SharedGradients::Contribution> SharedGradients::take() {
+std::vector<GroupGradients::Contribution> GroupGradients::take() {
   MutexLock guard(mu_);
   std::vector<Contribution> contributions;
   for (Slot& slot : slots_) {
@@ -293,9 +293,9 @@ std::vector<SharedGradients::Contribution> SharedGradients::take() {
   return contributions;
 }
 
-void SharedGradients::put_back() { take(); }
+void GroupGradients::put_back() { take(); }
 
-void SharedGradients::compare_values() {
+void GroupGradients::compare_values() {
   std::vector<Tensor> parameters;
   {
     MutexLock guard(mu_);
@@ -332,7 +332,7 @@ void SharedGradients::compare_values() {
   are_compared_ = true;
 }
 
-void SharedGradients::start(std::vector<Bucket>& buckets) {
+void GroupGradients::start(std::vector<Bucket>& buckets) {
   const size_t first = buckets.size();
   c10::Device device(device_of(Tensor(), *group_));
   // Bucket that is being filled, for each dtype.
@@ -358,9 +358,9 @@ void SharedGradients::start(std::vector<Bucket>& buckets) {
   for (size_t i = first; i < buckets.size(); ++i) buckets[i].start(group_, device, options_);
 }
 
-SharedParameterHook* mark_of(const Tensor& parameter) {
+GroupGradientHook* mark_of(const Tensor& parameter) {
   if (torch::autograd::impl::get_autograd_meta(parameter) == nullptr) return nullptr;
-  return dynamic_cast<SharedParameterHook*>(
+  return dynamic_cast<GroupGradientHook*>(
       torch::autograd::impl::post_acc_grad_hooks(parameter).get());
 }
 
@@ -370,12 +370,12 @@ bool has_other_hook(const Tensor& parameter) {
          mark_of(parameter) == nullptr;
 }
 
-void share_gradients(c10::intrusive_ptr<c10d::ProcessGroup> group,
-                     const std::vector<Tensor>& parameters,
-                     const SharedGradients::Options& options) {
-  const auto gradients = std::make_shared<SharedGradients>(std::move(group), parameters, options);
+void reduce_gradients_over(c10::intrusive_ptr<c10d::ProcessGroup> group,
+                           const std::vector<Tensor>& parameters,
+                           const GroupGradients::Options& options) {
+  const auto gradients = std::make_shared<GroupGradients>(std::move(group), parameters, options);
   for (size_t i = 0; i < parameters.size(); ++i) {
-    auto hook = std::make_unique<SharedParameterHook>(gradients, i);
+    auto hook = std::make_unique<GroupGradientHook>(gradients, i);
     hook->before_hook = parameters[i].register_hook(
         [gradients, i](const at::TensorBase&) -> void { gradients->before_accumulation(i); });
     torch::autograd::impl::set_post_acc_grad_hooks(parameters[i], std::move(hook));
