@@ -164,7 +164,8 @@ def on_hosts_with_docker(site):
 
 
 def run(site):
-    tested(BASE, "NumaTest.*:SharedHeapTest.PagesLieOnTheOwnersNode:ChooseInterfacesTest.*:LeadsNowhereTest.*")
+    if not skip_soak():
+        tested(BASE, "NumaTest.*:SharedHeapTest.PagesLieOnTheOwnersNode:ChooseInterfacesTest.*:LeadsNowhereTest.*")
     try:
         interfaces = on_hosts_with_docker(site)
     except NotPermitted as reason:
