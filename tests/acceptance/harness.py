@@ -270,4 +270,4 @@ def interrupt(process, number=signal.SIGINT):
 
 
 if __name__ == "__main__":
-    sys.exit("this is the acceptance lists' library; run tests/acceptance/walking_system")
+    sys.exit("this is the acceptance lists' library; run tests/acceptance/first_run")

@@ -70,7 +70,7 @@ def time_of_tools_test(began, warm_seconds):
         figures = f"this list adds {seconds:.0f} s to a warm tools/test"
         return (passed(figures, left_out="tools/test itself") if seconds <= warm_seconds else
                 slow(figures, f"{warm_seconds} s"))
-    done = subprocess.run([ROOT / "tests/acceptance/walking_system", "--only", "2"], cwd=ROOT, capture_output=True, text=True,
+    done = subprocess.run([ROOT / "tests/acceptance/first_run", "--only", "2"], cwd=ROOT, capture_output=True, text=True,
                           timeout=4 * 3600)
     said = [line for line in done.stdout.splitlines() if line.startswith("2 ")]
     check(said and done.returncode == 0, said[-1] if said else last_line(done.stdout + done.stderr))

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Item 8 of the elastic control plane: every method refuses callers that may not call it, and bytes of any kind at every port and
-socket neither crash a process nor make it grow. What another local user gets: foundation_items/other_user.py."""
+socket neither crash a process nor make it grow. What another local user gets: builds_and_machines_items/other_user.py."""
 
 import concurrent.futures
 import contextlib
@@ -18,7 +18,7 @@ import sys
 import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
-from foundation_items.other_user import family
+from builds_and_machines_items.other_user import family
 from harness import ROOT, bazel, binary, check, item, main, passed, skip_soak, wait_until
 from programs import tested
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Item 2 of the foundation, its first part: no message of a large operation can be taken for another one.
+"""Item 2: no message of a large operation can be taken for another one.
 
 run(site) checks schedules of 2^31 and 2^33 elements on 2 to 8 ranks, an operation that is too large for its tags, and, over
 UCX, a small all_reduce of more chunks than tags number. Where there is memory for it, a real all_reduce of 2^31 float32 follows.

@@ -9,7 +9,7 @@ import subprocess
 import time
 import types
 
-from across_hosts_items.two_levels import by_env, even, run_ranks
+from collectives_across_hosts_items.two_levels import by_env, even, run_ranks
 from harness import binary, check, not_applicable, passed, skip_soak
 from namespaces import Hosts, NotPermitted
 from programs import tested
