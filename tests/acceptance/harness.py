@@ -21,12 +21,13 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 _ITEMS = {}
 
 
-def item(number, title, soak=False):
-    """Registers an item. soak: too long for tools/test, whose --skip-soak leaves it out. Items with a form for both ask
-    skip_soak() and say with passed(..., left_out=...) what they did not do."""
+def item(number, title, soak=False, tests=False):
+    """Registers an item. soak: too long for tools/test, whose --skip-soak leaves it out. tests: all that it shows are tests which
+    tools/test has run before the lists; --skip-soak names these items in one line, and neither runs nor counts them. Items with a
+    form for both ask skip_soak() and say with passed(..., left_out=...) what they did not do."""
 
     def register(function):
-        _ITEMS[number] = (title, soak, function)
+        _ITEMS[number] = (title, soak, tests, function)
         return function
 
     return register
@@ -65,8 +66,9 @@ def check(condition, what):
 
 def main(description):
     parser = argparse.ArgumentParser(description=description)
-    parser.add_argument("--only", help="items to run, for example 3 or 3,7")
-    parser.add_argument("--skip-soak", action="store_true", help="leave out what belongs to the soak run")
+    parser.add_argument("--only", help="items to run whole, for example 3 or 3,7")
+    parser.add_argument("--skip-soak", action="store_true",
+                        help="leave out what belongs to the soak run, and items that are tests of Bazel alone")
     parser.add_argument("--list", action="store_true", help="print the items and stop")
     options = parser.parse_args()
     chosen = sorted(_ITEMS) if not options.only else [int(n) for n in options.only.split(",")]
@@ -76,10 +78,14 @@ def main(description):
         return 0
     os.environ["MESHRUN_SKIP_SOAK"] = "1" if options.skip_soak and not options.only else ""
     counts = {"pass": 0, "short": 0, "n/a": 0, "skip": 0}
+    ran_before = []
     for number in chosen:
         if number not in _ITEMS:
             parser.error(f"there is no item {number}; items are {', '.join(map(str, sorted(_ITEMS)))}")
-        title, soak, function = _ITEMS[number]
+        title, soak, tests, function = _ITEMS[number]
+        if tests and skip_soak():
+            ran_before.append(str(number))
+            continue
         if soak and skip_soak():
             counts["skip"] += 1
             print(f"{number} skip {title}: part of the soak run", flush=True)
@@ -99,6 +105,8 @@ def main(description):
             counts[verdict] += 1
         text = " ".join(str(text).split())
         print(f"{number} {verdict} {text} [{title}; {time.monotonic() - started:.1f} s]", flush=True)
+    if ran_before:
+        print(f"tests of Bazel's, which --only runs again: {', '.join(ran_before)}")
     # A skipped item was not run: it never counts as passed.
     print(f"{counts['pass']} passed, {counts['short']} failed, {counts['skip'] + counts['n/a']} skipped")
     return 1 if counts["short"] else 0
@@ -273,4 +281,4 @@ def interrupt(process, number=signal.SIGINT):
 
 
 if __name__ == "__main__":
-    sys.exit("this is the acceptance lists' library; run tests/acceptance/walking_system")
+    sys.exit("this is the acceptance lists' library; run tests/acceptance/first_run")

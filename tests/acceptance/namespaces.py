@@ -60,7 +60,7 @@ class Namespaces:
         for host in self.hosts:
             port = f"port-{host}"
             if host in delays:
-                script = pathlib.Path(__file__).parent / "across_hosts_items/delayed_link.py"
+                script = pathlib.Path(__file__).parent / "collectives_across_hosts_items/delayed_link.py"
                 link = self.site.start([sys.executable, script, self.names[host], self.links[host], self.switch, port,
                                         delays[host]], stdout=subprocess.PIPE)
                 if link.stdout.readline() != "ready\n":

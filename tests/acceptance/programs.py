@@ -4,9 +4,13 @@ import os
 import pathlib
 import re
 import subprocess
+import tempfile
 import time
 
-from harness import ROOT, bazel, binary, check, cuda_flags, passed, skip_soak, slow
+from harness import ROOT, binary, check, passed, skip_soak, slow
+
+# Environment of a test that then runs its whole matrix, not a sample.
+WHOLE = {"MESHRUN_TEST_WHOLE": "1"}
 
 
 def last_line(text):
@@ -14,31 +18,23 @@ def last_line(text):
     return lines[-1] if lines else "(no output)"
 
 
-def tested(label, chosen, by_bazel=False, timeout=1800):
-    """What a GoogleTest program says of the tests whose names match. Within tools/test: by Bazel, which has run it.
-    by_bazel: always, since the program needs its runfiles."""
-    if by_bazel or skip_soak():
-        # Whoever names a long test means it.
-        done = subprocess.run(bazel("test", "--noshow_progress", "--test_tag_filters=", *cuda_flags(), label), cwd=ROOT,
-                              capture_output=True, text=True, timeout=timeout, stdin=subprocess.DEVNULL)
-        logs = subprocess.run(bazel("info", *cuda_flags(), "bazel-testlogs"), cwd=ROOT, capture_output=True, text=True,
-                              check=True).stdout.strip()
-        log = pathlib.Path(logs, *label[2:].split(":"), "test.log")
-        check(log.exists(), f"{label} was not run: {last_line(done.stderr)}")
-        said = log.read_text(errors="replace")
-    else:
-        # Outside tools/test all points of a matrix, not a sample of them.
-        done = subprocess.run([binary(label), f"--gtest_filter={chosen}"], cwd=ROOT, capture_output=True, text=True,
-                              timeout=timeout, stdin=subprocess.DEVNULL, env=dict(os.environ, MESHRUN_TEST_WHOLE="1"))
-        said = done.stdout + done.stderr
-    pattern = re.compile("^(" + "|".join(re.escape(part).replace(r"\*", ".*") for part in chosen.split(":")) + ")$")
-    verdicts = [(verdict, name) for verdict, name in
-                re.findall(r"^\[ +(OK|FAILED|SKIPPED) +\] ([^\s,]+)(?:, where .*?)? \(\d+ ms\)", said, re.MULTILINE)
-                if pattern.match(name)]
+def tested(label, chosen, timeout=1800, env=None):
+    """Runs the tests of a GoogleTest program whose names match, in its runfiles as Bazel does. Returns the names of those that
+    passed, and all that the program said. Within tools/test Bazel has run them: items ask skip_soak(), or are items of tests."""
+    check(not skip_soak(), f"{label} would run a second time within tools/test")
+    program = pathlib.Path(binary(label))
+    runfiles = program.with_name(f"{program.name}.runfiles")
+    with tempfile.TemporaryDirectory(prefix="mrt-") as scratch:
+        done = subprocess.run([program, f"--gtest_filter={chosen}"], cwd=runfiles / "meshrun", capture_output=True, text=True,
+                              errors="replace", timeout=timeout, stdin=subprocess.DEVNULL,
+                              env=dict(os.environ, TEST_SRCDIR=str(runfiles), TEST_TMPDIR=scratch, TEST_WORKSPACE="meshrun", **(env or {})))
+    said = done.stdout + done.stderr
+    verdicts = re.findall(r"^\[ +(OK|FAILED|SKIPPED) +\] ([^\s,]+)(?:, where .*?)? \(\d+ ms\)", said, re.MULTILINE)
     failed = sorted({name for verdict, name in verdicts if verdict == "FAILED"})
     check(not failed, f"{label}: failed: {', '.join(failed)}: {first_failure(said)}")
     ok = [name for verdict, name in verdicts if verdict == "OK"]
-    check(ok, f"{label}: no test {chosen} ran to its end: {last_line(said)}")
+    check(ok, f"{label}: no test {chosen} ran to its end{', SKIPPED' if verdicts else ''}: {last_line(said)}")
+    check(done.returncode == 0, f"{label}: exit code {done.returncode}: {last_line(said)}")
     return ok, said
 
 
@@ -74,7 +70,7 @@ def time_of_tools_test(began, warm_seconds):
         figures = f"this list adds {seconds:.0f} s to a warm tools/test"
         return (passed(figures, left_out="tools/test itself") if seconds <= warm_seconds else
                 slow(figures, f"{warm_seconds} s"))
-    done = subprocess.run([ROOT / "tests/acceptance/walking_system", "--only", "2"], cwd=ROOT, capture_output=True, text=True,
+    done = subprocess.run([ROOT / "tests/acceptance/first_run", "--only", "2"], cwd=ROOT, capture_output=True, text=True,
                           timeout=4 * 3600)
     said = [line for line in done.stdout.splitlines() if line.startswith("2 ")]
     check(said and done.returncode == 0, said[-1] if said else last_line(done.stdout + done.stderr))

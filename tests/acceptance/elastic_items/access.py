@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Item 8 of the elastic control plane: every method refuses callers that may not call it, and bytes of any kind at every port and
-socket neither crash a process nor make it grow. What another local user gets: foundation_items/other_user.py."""
+socket neither crash a process nor make it grow. What another local user gets: builds_and_machines_items/other_user.py."""
 
 import concurrent.futures
 import contextlib
@@ -18,7 +18,7 @@ import sys
 import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
-from foundation_items.other_user import family
+from builds_and_machines_items.other_user import family
 from harness import ROOT, bazel, binary, check, item, main, passed, skip_soak, wait_until
 from programs import tested
 
@@ -121,7 +121,7 @@ def tables():
     """The tests that call every method with each kind of credential."""
     count = 0
     for target in ("//tests/core:core_test", "//tests/coordinator/server:access_test", "//tests/worker:daemon_access_test"):
-        names, _ = tested(target, "RolesTest.*:AccessTest.*:DaemonAccessTest.*", by_bazel=True)
+        names, _ = tested(target, "RolesTest.*:AccessTest.*:DaemonAccessTest.*")
         count += len(names)
     check(count >= 15, f"only {count} tests of who may call what passed")
     return count
@@ -131,7 +131,7 @@ def fuzz_targets(site):
     """Each parser of bytes from outside under libFuzzer and AddressSanitizer, for a minute: what is said of them."""
     if not shutil.which("clang++"):
         return "libFuzzer not run: clang is not installed"
-    _, said = tested("//tests/fuzz:fixed_inputs_test", "*", by_bazel=True)
+    _, said = tested("//tests/fuzz:fixed_inputs_test", "*")
     names = re.findall(r"^(\w+): \d+ inputs$", said, re.MULTILINE)
     check(names, f"//tests/fuzz:fixed_inputs_test names no parser: {said[-300:]}")
     flags = ["--config=fuzz", "--symlink_prefix=/"]
@@ -154,7 +154,7 @@ def fuzz_targets(site):
 
 
 def run(site):
-    count = tables()
+    called = "" if skip_soak() else f"{tables()} tests call every method with each kind of credential; "
     fuzzed = "" if skip_soak() else f"; {fuzz_targets(site)}"
     meshrun, state = binary("//client:meshrun"), site.directory
 
@@ -219,7 +219,7 @@ def run(site):
     check(described["job"]["state"] == "JOB_STATE_RUNNING", f"the job is {described['job']['state']}")
     flags = ["--tls-cert", state / "reader/tls.crt", "--tls-key", state / "reader/tls.key", "--tls-ca", state / "reader/ca.crt"]
     call("nodes", "--coordinator", f"127.0.0.1:{port}", *flags)
-    return passed(f"{count} tests call every method with each kind of credential; {sum(sent.values())} inputs at "
+    return passed(f"{called}{sum(sent.values())} inputs at "
                   f"{len(targets)} ports and sockets in {seconds:.0f} s: {len(processes)} processes live, the largest growth "
                   f"is {max(grown.values()) >> 10} KiB{fuzzed}", left_out="a minute of inputs, libFuzzer" if skip_soak() else "")
 

@@ -24,7 +24,7 @@ MOST_DESCRIPTORS = 24
 
 
 def run(site):
-    _, said = tested("//tests/coordinator/simulation:day_test", "*", by_bazel=True, timeout=7200)
+    _, said = tested("//tests/coordinator/simulation:day_test", "*", timeout=7200)
     day = re.search(r"^A day: (.*)$", said, re.MULTILINE)
     check(day, f"the day says nothing of itself: {said[-300:]}")
     return passed(f"a day: {day[1]}; {faults(site, whole(90, 1800))}")

@@ -27,11 +27,12 @@ def exists(name, tests):
     if found:
         build = ROOT / found[1] / "BUILD.bazel"
         return build.exists() and f'name = "{found[2]}"' in build.read_text()
-    found = re.fullmatch(r"(elastic|foundation|walking_system) (\d+)(?:\.(\d+))?", name)
+    found = re.fullmatch(r"(\w+) (\d+)(?:\.(\d+))?", name)
     if found:
         if found[3]:
             return any(f"@scenario({found[3]}," in path.read_text() for path in SCENARIOS.glob("scenarios_*.py"))
-        return f"@item({found[2]}," in (ROOT / "tests/acceptance" / found[1]).read_text()
+        path = ROOT / "tests/acceptance" / found[1]
+        return path.is_file() and f"@item({found[2]}," in path.read_text()
     if name.startswith("tests/"):
         return (ROOT / name).exists()
     return name in tests or any(test.startswith(name + ".") for test in tests)

@@ -4,7 +4,7 @@ import json
 
 from elastic_items.report import whole
 from harness import check, passed, skip_soak, wait_until
-from right_everywhere_items.loop import await_success, cluster_of, said, submit
+from numbers_and_restarts_items.loop import await_success, cluster_of, said, submit
 
 # Killed before any report that the work is finished: the ranks do the end of the body again.
 BEFORE = ("loop", "evaluated", "written", "told")

@@ -26,7 +26,7 @@ def run(site):
     figures = []
     for rule, label, chosen in RULES:
         try:
-            ok, _ = tested(label, chosen, by_bazel=True)
+            ok, _ = tested(label, chosen)
         except Short as reason:
             # A user who may not mount cannot make a small one.
             if "SKIPPED" not in str(reason) or os.geteuid() == 0:

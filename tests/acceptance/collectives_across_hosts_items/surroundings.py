@@ -9,7 +9,7 @@ import subprocess
 import time
 import types
 
-from across_hosts_items.two_levels import by_env, even, run_ranks
+from collectives_across_hosts_items.two_levels import by_env, even, run_ranks
 from harness import binary, check, not_applicable, passed, skip_soak
 from namespaces import Hosts, NotPermitted
 from programs import tested
@@ -164,7 +164,8 @@ def on_hosts_with_docker(site):
 
 
 def run(site):
-    tested(BASE, "NumaTest.*:SharedHeapTest.PagesLieOnTheOwnersNode:ChooseInterfacesTest.*:LeadsNowhereTest.*")
+    if not skip_soak():
+        tested(BASE, "NumaTest.*:SharedHeapTest.PagesLieOnTheOwnersNode:ChooseInterfacesTest.*:LeadsNowhereTest.*")
     try:
         interfaces = on_hosts_with_docker(site)
     except NotPermitted as reason:

@@ -8,7 +8,7 @@ from elastic_items import every_job
 from elastic_items.headline import processes_of
 from elastic_items.report import whole
 from harness import check, passed, skip_soak, wait_until
-from right_everywhere_items.loop import CLOSE, await_success, check_same_bits, cluster_of, distance, places, said, submit
+from numbers_and_restarts_items.loop import CLOSE, await_success, check_same_bits, cluster_of, distance, places, said, submit
 
 # Statements of a step, in their order; those after "update" and up to "average" stand within the update.
 STATEMENTS = ("begin", "zeroed", "forward", "accumulated", "second-forward", "backward", "update", "optimizer", "scheduler", "average",

@@ -1,6 +1,6 @@
 """Collectives on three hosts of 1, 2 and 3 ranks, with a slow way to one of them: results, bytes, and no timeout."""
 
-from across_hosts_items.two_levels import SUMS, by_env, run_collectives
+from collectives_across_hosts_items.two_levels import SUMS, by_env, run_collectives
 from harness import check, not_applicable, passed, skip_soak
 from namespaces import Hosts, NotPermitted
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Item 8 of the foundation: what another local user gets of a control plane, its agents and its state.
+"""Item 8: what another local user gets of a control plane, its agents and its state.
 
 It plays three parties: root, whose clusters are attacked; `nobody`, who tries everything that a local user can; and
 a squatter, who waits where root's programs might call. The site's directory is open to all, so that only what

@@ -3,7 +3,7 @@
 import json
 import statistics
 
-from across_hosts_items.two_levels import SHARE, by_env, even, run_ranks, slow_down
+from collectives_across_hosts_items.two_levels import SHARE, by_env, even, run_ranks, slow_down
 from harness import check, not_applicable, passed, skip_soak
 from namespaces import Hosts, NotPermitted
 

@@ -2,7 +2,7 @@
 
 import sys
 
-from at_home_items.terminal import Terminal
+from terminal_and_scripts_items.terminal import Terminal
 from harness import check, meshrun, passed
 
 SCRIPT = """

@@ -5,7 +5,7 @@ import re
 import subprocess
 import sys
 
-from at_home_items.terminal import Terminal
+from terminal_and_scripts_items.terminal import Terminal
 from harness import check, meshrun, passed
 
 # As tqdm draws where nobody tells it a width: a carriage return, the bar, blanks over what was longer.

@@ -4,7 +4,7 @@ import shutil
 
 from harness import check, meshrun, passed
 from programs import last_line
-from right_everywhere_items.loop import CLOSE, check_same_bits, command, distance, env_flags, places
+from numbers_and_restarts_items.loop import CLOSE, check_same_bits, command, distance, env_flags, places
 
 STEPS, SAVED = 12, 7
 RANKS = 2
