@@ -74,7 +74,7 @@ class Conformance {
     options.reduceOp = op;
     world_.group->allreduce(tensors, options)->wait();
     const Tensors all = of_ranks(0, total_);
-    Tensor expected = sum_of(all, op.op_ == c10d::ReduceOp::AVG ? world_.size : 1);
+    Tensor expected = sum_in_rank_order(all, true, op.op_ == c10d::ReduceOp::AVG ? world_.size : 1);
     if (op.op_ == c10d::ReduceOp::MAX) {
       expected = all[0];
       for (const Tensor& tensor : all) expected = at::maximum(expected, tensor);
@@ -85,8 +85,9 @@ class Conformance {
   void all_reduce_coalesced() {
     Tensors tensors = {own(1, counts_[0]), own(2, total_)};
     world_.group->allreduce_coalesced(tensors)->wait();
-    expect_same(tensors[0], sum_of(of_ranks(1, counts_[0])), "allreduce_coalesced, first");
-    expect_same(tensors[1], sum_of(of_ranks(2, total_)), "allreduce_coalesced, second");
+    expect_same(tensors[0], sum_in_rank_order(of_ranks(1, counts_[0])),
+                "allreduce_coalesced, first");
+    expect_same(tensors[1], sum_in_rank_order(of_ranks(2, total_)), "allreduce_coalesced, second");
   }
 
   void reduce() {
@@ -95,7 +96,8 @@ class Conformance {
       c10d::ReduceOptions options;
       options.rootRank = root;
       world_.group->reduce(tensors, options)->wait();
-      expect_same(tensors[0], world_.rank == root ? sum_of(of_ranks(3, total_)) : own(3, total_),
+      expect_same(tensors[0],
+                  world_.rank == root ? sum_in_rank_order(of_ranks(3, total_)) : own(3, total_),
                   "reduce");
     }
   }
@@ -174,21 +176,23 @@ class Conformance {
     }
     Tensors outputs = {unwritten(counts_[world_.rank], type_)};
     world_.group->reduce_scatter(outputs, inputs)->wait();
-    expect_same(outputs[0], sum_of(of_ranks(world_.rank, counts_[world_.rank])), "reduce_scatter");
+    expect_same(outputs[0], sum_in_rank_order(of_ranks(world_.rank, counts_[world_.rank])),
+                "reduce_scatter");
   }
 
   void reduce_scatter_base() {
     const int64_t count = counts_[0];
     Tensor output = unwritten(count, type_), input = own(12, count * world_.size);
     const Tensor expected =
-        sum_of(of_ranks(12, count * world_.size)).narrow(0, world_.rank * count, count);
+        sum_in_rank_order(of_ranks(12, count * world_.size)).narrow(0, world_.rank * count, count);
     world_.group->_reduce_scatter_base(output, input)->wait();
     expect_same(output, expected, "_reduce_scatter_base");
     Tensors outputs = {unwritten(count, type_), unwritten(3, type_)};
     Tensors inputs = {input, own(13, 3 * world_.size)};
     world_.group->reduce_scatter_tensor_coalesced(outputs, inputs)->wait();
     expect_same(outputs[0], expected, "reduce_scatter_tensor_coalesced");
-    expect_same(outputs[1], sum_of(of_ranks(13, 3 * world_.size)).narrow(0, world_.rank * 3, 3),
+    expect_same(outputs[1],
+                sum_in_rank_order(of_ranks(13, 3 * world_.size)).narrow(0, world_.rank * 3, 3),
                 "reduce_scatter_tensor_coalesced");
   }
 

@@ -90,7 +90,7 @@ struct Case {
     for (int rank = 0; rank < world.size; ++rank) {
       of_ranks.push_back(slice(whole(rank), sizes, dim, world.rank));
     }
-    expect_same(output, sum_of(of_ranks), "reduce_scatter_v");
+    expect_same(output, sum_in_rank_order(of_ranks), "reduce_scatter_v");
   }
 
   void gather_and_scatter(int root) const {

