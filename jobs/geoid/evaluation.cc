@@ -6,7 +6,7 @@
 #include <cmath>
 
 #include "jobs/runtime/all_reduce.h"
-#include "parallel/collectives/split.h"
+#include "parallel/base/split.h"
 
 namespace meshrun::geoid {
 namespace {

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "jobs/geoid/sampler.h"
-#include "parallel/collectives/split.h"
+#include "parallel/base/split.h"
 #include "parallel/manager/distributed_manager.h"
 #include "parallel/nn/distributed_data_parallel.h"
 

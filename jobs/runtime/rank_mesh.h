@@ -6,7 +6,7 @@
 #include <string>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
-#include "parallel/collectives/split.h"
+#include "parallel/base/split.h"
 #include "parallel/manager/distributed_manager.h"
 
 namespace meshrun::jobs {

@@ -12,7 +12,7 @@
 #include <cstdint>
 
 #include "jobs/swe/solver.h"
-#include "parallel/collectives/split.h"
+#include "parallel/base/split.h"
 
 namespace meshrun::swe {
 

@@ -24,8 +24,8 @@
 
 #include <cstdint>
 
-#include "parallel/collectives/group_argument.h"
 #include "parallel/fft/distributed_fft.h"
+#include "parallel/manager/group_argument.h"
 
 namespace meshrun::swe {
 

@@ -55,7 +55,7 @@
 #include "c10/util/Exception.h"
 #include "parallel/base/arguments.h"
 #include "parallel/checkpoint/kept_values.h"
-#include "parallel/collectives/group_argument.h"
+#include "parallel/manager/group_argument.h"
 
 namespace meshrun {
 

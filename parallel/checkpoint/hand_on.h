@@ -15,7 +15,7 @@
 
 #include "parallel/checkpoint/contents.h"
 #include "parallel/checkpoint/kept_values.h"
-#include "parallel/collectives/group_argument.h"
+#include "parallel/manager/group_argument.h"
 
 namespace meshrun::detail {
 

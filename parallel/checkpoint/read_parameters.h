@@ -23,7 +23,7 @@
 #include <string>
 
 #include "parallel/checkpoint/checkpoint.h"
-#include "parallel/collectives/group_argument.h"
+#include "parallel/manager/group_argument.h"
 
 namespace meshrun {
 

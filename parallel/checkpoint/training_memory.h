@@ -33,7 +33,7 @@
 #include "parallel/base/arguments.h"
 #include "parallel/checkpoint/kept_values.h"
 #include "parallel/checkpoint/tensor_versions.h"
-#include "parallel/collectives/group_argument.h"
+#include "parallel/manager/group_argument.h"
 #include "parallel/nn/optimizer_state.h"
 
 namespace meshrun {

@@ -24,8 +24,8 @@
 #include "ATen/core/Tensor.h"
 #include "c10/util/ArrayRef.h"
 #include "parallel/base/arguments.h"
-#include "parallel/collectives/async_tensor.h"
-#include "parallel/collectives/group_argument.h"
+#include "parallel/collectives/call/async_tensor.h"
+#include "parallel/manager/group_argument.h"
 
 namespace meshrun {
 

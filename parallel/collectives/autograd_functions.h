@@ -18,10 +18,10 @@
 
 #include "ATen/core/Tensor.h"
 #include "parallel/base/arguments.h"
+#include "parallel/base/sizes.h"
 #include "parallel/collectives/call/autograd_node.h"
-#include "parallel/collectives/group_argument.h"
-#include "parallel/collectives/indexed_all_to_all_plan.h"
-#include "parallel/collectives/sizes.h"
+#include "parallel/collectives/plans/indexed_all_to_all_plan.h"
+#include "parallel/manager/group_argument.h"
 #include "torch/csrc/autograd/custom_function.h"
 
 namespace meshrun {

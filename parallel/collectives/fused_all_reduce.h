@@ -39,7 +39,7 @@
 
 #include "ATen/core/Tensor.h"
 #include "ATen/core/ivalue.h"
-#include "parallel/collectives/group_argument.h"
+#include "parallel/manager/group_argument.h"
 #include "torch/csrc/distributed/c10d/Types.hpp"
 
 namespace meshrun {

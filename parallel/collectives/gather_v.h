@@ -18,9 +18,9 @@
 
 #include "ATen/core/Tensor.h"
 #include "parallel/base/arguments.h"
-#include "parallel/collectives/async_tensor.h"
-#include "parallel/collectives/group_argument.h"
-#include "parallel/collectives/sizes.h"
+#include "parallel/base/sizes.h"
+#include "parallel/collectives/call/async_tensor.h"
+#include "parallel/manager/group_argument.h"
 
 namespace meshrun {
 

@@ -4,7 +4,7 @@
 
 #include "parallel/collectives/autograd_functions.h"
 #include "parallel/collectives/call/autograd_node.h"
-#include "parallel/collectives/indexed_exchange.h"
+#include "parallel/collectives/plans/indexed_exchange.h"
 
 namespace meshrun {
 namespace {

@@ -27,9 +27,9 @@
 
 #include "ATen/core/Tensor.h"
 #include "parallel/base/arguments.h"
-#include "parallel/collectives/async_tensor.h"
-#include "parallel/collectives/group_argument.h"
-#include "parallel/collectives/indexed_all_to_all_plan.h"
+#include "parallel/collectives/call/async_tensor.h"
+#include "parallel/collectives/plans/indexed_all_to_all_plan.h"
+#include "parallel/manager/group_argument.h"
 
 namespace meshrun {
 

@@ -5,10 +5,10 @@
 #include <vector>
 
 #include "c10/util/Exception.h"
+#include "parallel/base/split.h"
 #include "parallel/collectives/all_reduce.h"
 #include "parallel/collectives/call/autograd_node.h"
-#include "parallel/collectives/local_dim.h"
-#include "parallel/collectives/split.h"
+#include "parallel/collectives/call/local_dim.h"
 #include "parallel/comm/v_collectives_of.h"
 
 namespace meshrun {

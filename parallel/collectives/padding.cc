@@ -7,7 +7,7 @@
 #include "ATen/ops/flip.h"
 #include "ATen/ops/zeros.h"
 #include "c10/util/Exception.h"
-#include "parallel/collectives/local_dim.h"
+#include "parallel/collectives/call/local_dim.h"
 
 namespace meshrun {
 

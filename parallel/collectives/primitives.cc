@@ -4,7 +4,7 @@
 #include "parallel/collectives/all_gather_v.h"
 #include "parallel/collectives/gather_v.h"
 #include "parallel/collectives/indexed_all_to_all_v.h"
-#include "parallel/collectives/indexed_exchange.h"
+#include "parallel/collectives/plans/indexed_exchange.h"
 #include "parallel/collectives/reduce_scatter_v.h"
 #include "parallel/collectives/scatter_v.h"
 

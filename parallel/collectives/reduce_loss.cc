@@ -5,7 +5,7 @@
 #include "ATen/ops/full.h"
 #include "parallel/base/no_collectives.h"
 #include "parallel/collectives/all_reduce.h"
-#include "parallel/collectives/pieces.h"
+#include "parallel/collectives/call/pieces.h"
 #include "parallel/comm/interface/call_scope.h"
 #include "parallel/manager/distributed_manager.h"
 #include "torch/csrc/distributed/c10d/ProcessGroup.hpp"

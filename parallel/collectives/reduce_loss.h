@@ -15,7 +15,7 @@
 #include <optional>
 
 #include "parallel/base/arguments.h"
-#include "parallel/collectives/group_argument.h"
+#include "parallel/manager/group_argument.h"
 
 namespace meshrun {
 

@@ -2,8 +2,8 @@
 
 #include "ATen/ops/split_with_sizes.h"
 #include "c10/util/Exception.h"
-#include "parallel/collectives/local_dim.h"
-#include "parallel/collectives/split.h"
+#include "parallel/base/split.h"
+#include "parallel/collectives/call/local_dim.h"
 
 namespace meshrun {
 

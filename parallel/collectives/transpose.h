@@ -34,7 +34,7 @@
 #include "ATen/core/Tensor.h"
 #include "c10/util/intrusive_ptr.h"
 #include "parallel/base/arguments.h"
-#include "parallel/collectives/group_argument.h"
+#include "parallel/manager/group_argument.h"
 #include "torch/csrc/distributed/c10d/Work.hpp"
 
 namespace meshrun {

@@ -16,7 +16,7 @@
 // Threads: one at a time.
 #pragma once
 
-#include "parallel/collectives/group_argument.h"
+#include "parallel/manager/group_argument.h"
 
 namespace meshrun {
 

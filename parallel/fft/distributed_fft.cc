@@ -4,7 +4,7 @@
 
 #include "ATen/core/ivalue.h"
 #include "fmt/format.h"
-#include "parallel/collectives/differentiable.h"
+#include "parallel/collectives/call/autograd_node.h"
 #include "parallel/fft/fft_arguments.h"
 #include "parallel/fft/fft_plan.h"
 #include "torch/csrc/autograd/custom_function.h"

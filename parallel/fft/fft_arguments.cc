@@ -12,8 +12,8 @@
 #include "fmt/ranges.h"
 #include "parallel/base/errors.h"
 #include "parallel/base/extents.h"
-#include "parallel/collectives/split.h"
-#include "parallel/collectives/transpose_plan.h"
+#include "parallel/base/split.h"
+#include "parallel/collectives/plans/transpose_plan.h"
 #include "parallel/manager/distributed_manager.h"
 #include "torch/csrc/distributed/c10d/ProcessGroup.hpp"
 

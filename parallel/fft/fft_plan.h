@@ -26,7 +26,7 @@
 
 #include "ATen/core/Tensor.h"
 #include "parallel/base/arguments.h"
-#include "parallel/collectives/transpose_plan.h"
+#include "parallel/collectives/plans/transpose_plan.h"
 #include "parallel/fft/fft_geometry.h"
 #include "parallel/fft/local_transforms.h"
 

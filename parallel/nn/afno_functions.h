@@ -7,7 +7,7 @@
 #include <cstdint>
 
 #include "ATen/core/Tensor.h"
-#include "parallel/collectives/split.h"
+#include "parallel/base/split.h"
 #include "parallel/nn/channel_group.h"
 
 namespace meshrun::detail {

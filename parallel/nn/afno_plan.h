@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "parallel/collectives/split.h"
+#include "parallel/base/split.h"
 
 namespace meshrun::detail {
 

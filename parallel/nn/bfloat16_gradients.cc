@@ -5,7 +5,7 @@
 #include <utility>
 #include <vector>
 
-#include "parallel/collectives/output_memory.h"
+#include "parallel/collectives/call/output_memory.h"
 #include "parallel/comm/interface/rounded_sum.h"
 
 namespace meshrun::detail {

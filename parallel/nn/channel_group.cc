@@ -3,11 +3,11 @@
 #include <utility>
 
 #include "c10/util/Exception.h"
+#include "parallel/base/split.h"
 #include "parallel/collectives/all_gather_v.h"
 #include "parallel/collectives/all_reduce.h"
 #include "parallel/collectives/mappings.h"
 #include "parallel/collectives/reduce_scatter_v.h"
-#include "parallel/collectives/split.h"
 #include "parallel/comm/v_collectives_of.h"
 #include "torch/csrc/distributed/c10d/ProcessGroup.hpp"
 

@@ -17,7 +17,7 @@
 #include <vector>
 
 #include "ATen/core/Tensor.h"
-#include "parallel/collectives/group_argument.h"
+#include "parallel/manager/group_argument.h"
 
 namespace meshrun::detail {
 

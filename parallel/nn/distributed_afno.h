@@ -42,7 +42,7 @@
 #include <vector>
 
 #include "parallel/base/arguments.h"
-#include "parallel/collectives/group_argument.h"
+#include "parallel/manager/group_argument.h"
 #include "parallel/nn/afno_network.h"
 
 namespace meshrun {

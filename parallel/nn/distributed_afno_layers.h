@@ -31,8 +31,8 @@
 #include <vector>
 
 #include "parallel/base/arguments.h"
-#include "parallel/collectives/group_argument.h"
 #include "parallel/fft/distributed_fft.h"
+#include "parallel/manager/group_argument.h"
 #include "parallel/nn/afno_functions.h"
 #include "parallel/nn/afno_plan.h"
 #include "parallel/nn/channel_group.h"

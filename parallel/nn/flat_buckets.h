@@ -9,7 +9,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "parallel/collectives/split.h"
+#include "parallel/base/split.h"
 
 namespace meshrun::detail {
 

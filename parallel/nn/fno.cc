@@ -9,8 +9,8 @@
 
 #include "ATen/OpMathType.h"
 #include "parallel/base/extents.h"
-#include "parallel/collectives/split.h"
-#include "parallel/collectives/transpose_plan.h"
+#include "parallel/base/split.h"
+#include "parallel/collectives/plans/transpose_plan.h"
 #include "parallel/fft/distributed_fft.h"
 #include "parallel/fft/distributed_fftn.h"
 #include "parallel/fft/wave_numbers.h"

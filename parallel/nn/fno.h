@@ -46,7 +46,7 @@
 
 #include "parallel/base/arguments.h"
 #include "parallel/base/list_argument.h"
-#include "parallel/collectives/group_argument.h"
+#include "parallel/manager/group_argument.h"
 #include "parallel/nn/channel_group.h"
 #include "parallel/nn/fully_connected.h"
 #include "parallel/nn/sharded_parameters.h"

@@ -12,7 +12,7 @@
 #include <string>
 
 #include "ATen/core/Tensor.h"
-#include "parallel/collectives/group_argument.h"
+#include "parallel/manager/group_argument.h"
 #include "parallel/nn/sharded_parameters.h"
 
 namespace c10d {

@@ -22,7 +22,7 @@
 
 #include "ATen/core/Tensor.h"
 #include "parallel/base/arguments.h"
-#include "parallel/collectives/group_argument.h"
+#include "parallel/manager/group_argument.h"
 #include "parallel/nn/sharded_parameters.h"
 
 namespace meshrun {

@@ -30,8 +30,8 @@
 #include <vector>
 
 #include "ATen/core/Tensor.h"
-#include "parallel/collectives/group_argument.h"
-#include "parallel/collectives/split.h"
+#include "parallel/base/split.h"
+#include "parallel/manager/group_argument.h"
 
 namespace torch::nn {
 class Module;

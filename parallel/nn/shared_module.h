@@ -48,7 +48,7 @@
 #include <string>
 
 #include "parallel/base/arguments.h"
-#include "parallel/collectives/group_argument.h"
+#include "parallel/manager/group_argument.h"
 #include "parallel/nn/shared_module_error.h"
 
 namespace torch::nn {

@@ -35,7 +35,7 @@
 #include <cstdint>
 #include <ostream>
 
-#include "parallel/collectives/group_argument.h"
+#include "parallel/manager/group_argument.h"
 
 namespace meshrun {
 

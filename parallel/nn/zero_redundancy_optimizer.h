@@ -45,7 +45,7 @@
 #include <vector>
 
 #include "parallel/base/arguments.h"
-#include "parallel/collectives/group_argument.h"
+#include "parallel/manager/group_argument.h"
 #include "parallel/nn/flat_buckets.h"
 #include "parallel/nn/optimizer_state.h"
 

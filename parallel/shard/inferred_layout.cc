@@ -8,7 +8,7 @@
 #include "fmt/ranges.h"
 #include "parallel/base/sharded_key.h"
 #include "parallel/collectives/all_gather_v.h"
-#include "parallel/collectives/transpose_plan.h"
+#include "parallel/collectives/plans/transpose_plan.h"
 
 namespace meshrun {
 namespace {

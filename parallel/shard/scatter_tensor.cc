@@ -9,13 +9,24 @@
 #include "core/fingerprint.h"
 #include "fmt/format.h"
 #include "fmt/ranges.h"
-#include "parallel/collectives/planned_collective.h"
+#include "parallel/collectives/plans/planned_collective.h"
 
 namespace meshrun {
 namespace {
 
 using Lengths = std::vector<int64_t>;
-using Agreement = PlannedCollective::Agreement;
+
+// What all ranks must have alike beside their tensors.
+struct Agreement {
+  uint64_t digest = 0;
+  std::string words;
+
+  CollectiveSpec in(CollectiveSpec spec) const {
+    spec.agreed = digest;
+    spec.say([words = words] { return words; });
+    return spec;
+  }
+};
 
 // LibTorch's own bound on dimensions.
 constexpr size_t kMostDims = 64;
@@ -56,7 +67,7 @@ at::Tensor broadcast(const at::Tensor& values, int64_t size, int source, bool is
                      const std::string& problem) {
   Lengths sizes(static_cast<size_t>(group->getSize()));
   sizes[static_cast<size_t>(source)] = size;
-  const auto collective = PlannedCollective::all_gather({0, std::move(sizes)}, group, agreement);
+  const PlannedCollective collective(agreement.in(CollectiveSpec::all_gather_v(sizes, 0)), group);
   if (!problem.empty()) collective.refuse(problem);
   return collective(is_source ? values : values.narrow(0, 0, 0));
 }
@@ -118,9 +129,9 @@ at::Tensor scatter(const at::Tensor& tensor, const ShardTensorSpec& spec, const 
       parts.push_back(part_of(tensor, box).reshape({-1}));
     }
   }
-  const auto collective =
-      PlannedCollective::scatter({std::max<int64_t>(dim, 0), std::move(sizes)}, call.source,
-                                 call.mesh->group(), call.agreement);
+  const PlannedCollective collective(
+      call.agreement.in(CollectiveSpec::scatter_v(sizes, std::max<int64_t>(dim, 0), call.source)),
+      call.mesh->group());
   if (!problem.empty()) collective.refuse(problem);
   if (dim >= 0) {
     return collective(call.is_source ? tensor : at::empty(spec.local_shape(), options));

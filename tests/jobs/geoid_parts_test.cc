@@ -24,8 +24,8 @@
 #include "jobs/runtime/first_line.h"
 #include "jobs/runtime/one_cycle.h"
 #include "nlohmann/json.hpp"
+#include "parallel/base/split.h"
 #include "parallel/checkpoint/safetensors.h"
-#include "parallel/collectives/split.h"
 #include "tests/jobs/gtx_writer.h"
 
 namespace meshrun::geoid {

@@ -9,7 +9,7 @@
 
 #include "ATen/core/Tensor.h"
 #include "ATen/core/grad_mode.h"
-#include "parallel/collectives/async_tensor.h"
+#include "parallel/collectives/call/async_tensor.h"
 #include "parallel/collectives/call/launch.h"
 #include "torch/csrc/autograd/custom_function.h"
 

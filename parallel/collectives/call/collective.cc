@@ -8,8 +8,8 @@
 #include "core/fingerprint.h"
 #include "fmt/format.h"
 #include "parallel/base/sharded_key.h"
+#include "parallel/base/split.h"
 #include "parallel/collectives/call/launch.h"
-#include "parallel/collectives/split.h"
 #include "parallel/comm/v_collectives_of.h"
 
 namespace meshrun {

@@ -11,10 +11,10 @@
 
 #include "ATen/core/Tensor.h"
 #include "ATen/core/ivalue.h"
-#include "parallel/collectives/group_argument.h"
-#include "parallel/collectives/pieces.h"
-#include "parallel/collectives/sizes.h"
+#include "parallel/base/sizes.h"
+#include "parallel/collectives/call/pieces.h"
 #include "parallel/comm/interface/collective_spec.h"
+#include "parallel/manager/group_argument.h"
 #include "torch/csrc/distributed/c10d/ProcessGroup.hpp"
 
 namespace meshrun {

@@ -6,7 +6,7 @@
 #include "c10/util/Exception.h"
 #include "fmt/format.h"
 #include "parallel/base/collective_errors.h"
-#include "parallel/collectives/output_memory.h"
+#include "parallel/collectives/call/output_memory.h"
 #include "parallel/comm/v_collectives_of.h"
 
 namespace meshrun {

@@ -30,7 +30,7 @@
 #include "ATen/core/Tensor.h"
 #include "c10/core/Device.h"
 #include "parallel/base/arguments.h"
-#include "parallel/collectives/group_argument.h"
+#include "parallel/manager/group_argument.h"
 #include "parallel/nn/graph/graph_partition.h"
 #include "parallel/nn/graph/partition_graph.h"
 #include "parallel/nn/graph/row_map.h"

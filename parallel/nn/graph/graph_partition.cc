@@ -5,7 +5,7 @@
 #include <stdexcept>
 #include <utility>
 
-#include "parallel/collectives/split.h"
+#include "parallel/base/split.h"
 #include "parallel/nn/graph/graph_agreement.h"
 #include "parallel/nn/graph/metis_owners.h"
 #include "parallel/nn/graph/node_directory.h"

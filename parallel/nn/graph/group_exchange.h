@@ -3,7 +3,7 @@
 #pragma once
 
 #include "c10/core/Device.h"
-#include "parallel/collectives/group_argument.h"
+#include "parallel/manager/group_argument.h"
 #include "parallel/nn/graph/list_exchange.h"
 
 namespace meshrun::detail {

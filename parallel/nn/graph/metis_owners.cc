@@ -9,7 +9,7 @@
 #include <stdexcept>
 #include <string>
 
-#include "parallel/collectives/split.h"
+#include "parallel/base/split.h"
 
 namespace meshrun {
 namespace {

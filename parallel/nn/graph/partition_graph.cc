@@ -7,7 +7,7 @@
 #include <string>
 #include <utility>
 
-#include "parallel/collectives/split.h"
+#include "parallel/base/split.h"
 #include "parallel/nn/graph/group_exchange.h"
 #include "torch/csrc/distributed/c10d/ProcessGroup.hpp"
 

@@ -29,7 +29,7 @@
 #include "ATen/core/Tensor.h"
 #include "c10/util/Exception.h"
 #include "parallel/base/arguments.h"
-#include "parallel/collectives/group_argument.h"
+#include "parallel/manager/group_argument.h"
 #include "parallel/nn/graph/coordinate_boxes.h"
 #include "parallel/nn/graph/graph_partition.h"
 

@@ -15,7 +15,7 @@
 #include "parallel/base/digest.h"
 #include "parallel/base/extents.h"
 #include "parallel/collectives/all_reduce.h"
-#include "parallel/collectives/pieces.h"
+#include "parallel/collectives/call/pieces.h"
 #include "parallel/comm/v_collectives_of.h"
 #include "parallel/shard/attention/block_attention.h"
 #include "parallel/shard/attention/ring_attention.h"

@@ -37,7 +37,7 @@
 #include <vector>
 
 #include "ATen/core/Tensor.h"
-#include "parallel/collectives/group_argument.h"
+#include "parallel/manager/group_argument.h"
 #include "parallel/shard/attention/attention_arguments.h"
 
 namespace meshrun {

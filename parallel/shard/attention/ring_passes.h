@@ -14,8 +14,8 @@
 
 #include "ATen/core/Tensor.h"
 #include "ATen/core/ivalue.h"
-#include "parallel/collectives/group_argument.h"
 #include "parallel/comm/interface/v_collectives.h"
+#include "parallel/manager/group_argument.h"
 #include "parallel/shard/attention/attention_arguments.h"
 #include "parallel/shard/attention/attention_plan.h"
 #include "parallel/shard/attention/block_attention.h"

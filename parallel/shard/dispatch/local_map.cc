@@ -7,7 +7,7 @@
 #include "ATen/ops/zeros.h"
 #include "ATen/ops/zeros_like.h"
 #include "fmt/format.h"
-#include "parallel/collectives/differentiable.h"
+#include "parallel/collectives/call/autograd_node.h"
 #include "parallel/shard/dispatch/promotion.h"
 #include "torch/csrc/autograd/custom_function.h"
 

@@ -8,7 +8,7 @@
 #include "fmt/format.h"
 #include "fmt/ranges.h"
 #include "parallel/base/extents.h"
-#include "parallel/collectives/split.h"
+#include "parallel/base/split.h"
 
 namespace meshrun {
 namespace {

@@ -25,7 +25,7 @@
 #include "parallel/base/digest.h"
 #include "parallel/base/extents.h"
 #include "parallel/collectives/all_reduce.h"
-#include "parallel/collectives/pieces.h"
+#include "parallel/collectives/call/pieces.h"
 #include "parallel/comm/v_collectives_of.h"
 #include "parallel/shard/ring/parcel_exchange.h"
 #include "torch/csrc/autograd/custom_function.h"

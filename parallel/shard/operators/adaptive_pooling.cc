@@ -21,7 +21,7 @@
 #include "ATen/ops/tensor.h"
 #include "ATen/ops/zeros.h"
 #include "fmt/format.h"
-#include "parallel/collectives/pieces.h"
+#include "parallel/collectives/call/pieces.h"
 #include "parallel/collectives/tie.h"
 #include "parallel/shard/dispatch/local_map.h"
 #include "parallel/shard/dispatch/operator_table.h"

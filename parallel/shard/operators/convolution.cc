@@ -20,7 +20,7 @@
 #include "ATen/ops/zeros_like.h"
 #include "c10/util/SmallVector.h"
 #include "fmt/format.h"
-#include "parallel/collectives/pieces.h"
+#include "parallel/collectives/call/pieces.h"
 #include "parallel/collectives/tie.h"
 #include "parallel/shard/dispatch/local_map.h"
 #include "parallel/shard/dispatch/operator_table.h"

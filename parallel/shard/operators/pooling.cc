@@ -21,7 +21,7 @@
 #include "ATen/ops/where.h"
 #include "c10/util/SmallVector.h"
 #include "fmt/format.h"
-#include "parallel/collectives/pieces.h"
+#include "parallel/collectives/call/pieces.h"
 #include "parallel/shard/dispatch/local_map.h"
 #include "parallel/shard/dispatch/operator_table.h"
 #include "parallel/shard/operators/flat_indices.h"

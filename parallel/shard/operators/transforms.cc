@@ -17,7 +17,7 @@
 #include "ATen/ops/real.h"
 #include "ATen/ops/zeros.h"
 #include "fmt/format.h"
-#include "parallel/collectives/split.h"
+#include "parallel/base/split.h"
 #include "parallel/fft/distributed_fft.h"
 #include "parallel/fft/distributed_fftn.h"
 #include "parallel/shard/dispatch/local_map.h"

@@ -16,8 +16,8 @@
 #include "c10/core/Scalar.h"
 #include "c10/util/ArrayRef.h"
 #include "c10/util/FunctionRef.h"
-#include "parallel/collectives/halo_geometry.h"
-#include "parallel/collectives/range_exchange.h"
+#include "parallel/collectives/plans/halo_geometry.h"
+#include "parallel/collectives/plans/range_exchange.h"
 #include "parallel/shard/tensor/shard_tensor_spec.h"
 
 namespace meshrun {

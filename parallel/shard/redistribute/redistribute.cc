@@ -9,7 +9,7 @@
 #include "c10/core/impl/VirtualGuardImpl.h"
 #include "fmt/format.h"
 #include "parallel/collectives/all_reduce.h"
-#include "parallel/collectives/planned_collective.h"
+#include "parallel/collectives/plans/planned_collective.h"
 #include "parallel/shard/redistribute/deferred_work.h"
 #include "parallel/shard/redistribute/redistribution_plans.h"
 

@@ -13,13 +13,20 @@ using Step = RedistributionStep;
 
 std::atomic<int64_t> plans_made{0};
 
+Cut cut_of(int64_t dim, const std::vector<int64_t>& sizes) {
+  return {dim, Extents(sizes.begin(), sizes.end())};
+}
+
 PreparedStepPtr prepare(RedistributionStep step, const RedistributionPlan& plan, bool is_last,
                         const ShardMesh& mesh) {
   auto prepared = std::make_shared<PreparedStep>();
   const ShardMesh::Group& group =
       step.axis == Step::kWholeMesh ? mesh.group() : mesh.axis_group(step.axis);
-  const PlannedCollective::Agreement agreement{plan.digest, plan.words};
-  const PlannedCollective::Along sent{step.sent_dim, step.sent_sizes};
+  const auto planned = [&](CollectiveSpec spec) {
+    spec.agreed = plan.digest;
+    spec.say([words = plan.words] { return words; });
+    prepared->collective.emplace(std::move(spec), group);
+  };
   switch (step.is_on_wire ? step.kind : Step::Kind::kSlice) {
     case Step::Kind::kSlice:
       break;
@@ -32,15 +39,15 @@ PreparedStepPtr prepare(RedistributionStep step, const RedistributionPlan& plan,
       }
       break;
     case Step::Kind::kReduceScatter:
-      prepared->collective = PlannedCollective::reduce_scatter(sent, group, agreement);
+      planned(CollectiveSpec::reduce_scatter_v(step.sent_sizes, step.sent_dim));
       break;
     case Step::Kind::kAllGather:
-      prepared->collective = PlannedCollective::all_gather(sent, group, agreement);
+      planned(CollectiveSpec::all_gather_v(step.sent_sizes, step.sent_dim));
       break;
     case Step::Kind::kAllToAll:
     case Step::Kind::kExchange:
-      prepared->collective = PlannedCollective::all_to_all(
-          sent, {step.received_dim, step.received_sizes}, group, agreement);
+      planned(CollectiveSpec::all_to_all_v(cut_of(step.sent_dim, step.sent_sizes),
+                                           cut_of(step.received_dim, step.received_sizes)));
       break;
   }
   prepared->step = std::move(step);

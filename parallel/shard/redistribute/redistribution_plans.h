@@ -15,7 +15,7 @@
 #include "c10/util/ArrayRef.h"
 #include "c10/util/FunctionRef.h"
 #include "c10/util/SmallVector.h"
-#include "parallel/collectives/planned_collective.h"
+#include "parallel/collectives/plans/planned_collective.h"
 #include "parallel/shard/redistribute/redistribute.h"
 
 namespace meshrun {

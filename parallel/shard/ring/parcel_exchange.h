@@ -13,8 +13,8 @@
 
 #include "ATen/core/Tensor.h"
 #include "c10/core/Device.h"
-#include "parallel/collectives/group_argument.h"
 #include "parallel/comm/interface/v_collectives.h"
+#include "parallel/manager/group_argument.h"
 
 namespace meshrun {
 

@@ -14,9 +14,9 @@
 #include <string>
 
 #include "agent/agent.h"
+#include "parallel/base/split.h"
 #include "parallel/checkpoint/checkpoint.h"
 #include "parallel/collectives/halo_exchange.h"
-#include "parallel/collectives/split.h"
 #include "parallel/elastic/graceful_stop.h"
 #include "parallel/manager/distributed_manager.h"
 #include "parallel/nn/distributed_data_parallel.h"

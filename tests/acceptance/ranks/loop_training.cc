@@ -29,9 +29,9 @@
 #include <vector>
 
 #include "agent/agent.h"
+#include "parallel/base/split.h"
 #include "parallel/checkpoint/checkpoint.h"
 #include "parallel/collectives/fused_all_reduce.h"
-#include "parallel/collectives/split.h"
 #include "parallel/elastic/elastic_context.h"
 #include "parallel/elastic/elastic_state.h"
 #include "parallel/manager/distributed_manager.h"

@@ -16,7 +16,7 @@
 
 #include "ATen/Parallel.h"
 #include "c10/core/GradMode.h"
-#include "parallel/collectives/output_memory.h"
+#include "parallel/collectives/call/output_memory.h"
 #include "parallel/comm/ucx/backend.h"
 #include "tests/bench/collectives/contender.h"
 #include "tests/bench/collectives/measure.h"

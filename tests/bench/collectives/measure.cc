@@ -11,7 +11,7 @@
 #include "ATen/ops/equal.h"
 #include "fmt/format.h"
 #include "parallel/base/shared_heap.h"
-#include "parallel/collectives/output_memory.h"
+#include "parallel/collectives/call/output_memory.h"
 #include "tests/bench/collectives/counting_allocator.h"
 
 namespace meshrun::bench {

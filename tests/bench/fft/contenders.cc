@@ -6,7 +6,7 @@
 #include <numeric>
 
 #include "ATen/ATen.h"
-#include "parallel/collectives/split.h"
+#include "parallel/base/split.h"
 #include "parallel/fft/distributed_fft.h"
 
 namespace meshrun::bench {

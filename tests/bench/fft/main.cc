@@ -16,7 +16,7 @@
 
 #include "ATen/Parallel.h"
 #include "c10/core/GradMode.h"
-#include "parallel/collectives/split.h"
+#include "parallel/base/split.h"
 #include "parallel/fft/fft_plan.h"
 #include "tests/bench/fft/contenders.h"
 

@@ -43,6 +43,12 @@ class Conformance {
     Tensor tensor = own();
     allreduce_inplace(tensor);
     expect_same(tensor, sum_in_rank_order(all_), "allreduce_inplace");
+    tensor = at::conj_physical(own()).conj();
+    allreduce(tensor, tensor);
+    expect_same(tensor, sum_in_rank_order(all_), "allreduce of a conjugate view to itself");
+    tensor = at::stack({own(), own()}, 1).select(1, 0);
+    allreduce(tensor, tensor);
+    expect_same(tensor, sum_in_rank_order(all_), "allreduce of a strided view to itself");
     Tensors tensors = {own(), own_wide()};
     allreduce_coalesced_inplace(tensors);
     expect_same(tensors[0], sum_in_rank_order(all_), "allreduce_coalesced_inplace, first");

@@ -8,9 +8,9 @@
 
 #include "parallel/bagua/communication.h"
 #include "parallel/collectives/collectives.h"
-#include "parallel/collectives/halo_geometry.h"
-#include "parallel/collectives/planned_collective.h"
-#include "parallel/collectives/transpose_plan.h"
+#include "parallel/collectives/plans/halo_geometry.h"
+#include "parallel/collectives/plans/planned_collective.h"
+#include "parallel/collectives/plans/transpose_plan.h"
 #include "parallel/manager/distributed_manager.h"
 #include "parallel/nn/shared_module.h"
 #include "tests/parallel/support/parameters.h"

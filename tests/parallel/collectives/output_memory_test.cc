@@ -1,4 +1,4 @@
-#include "parallel/collectives/output_memory.h"
+#include "parallel/collectives/call/output_memory.h"
 
 #include <gtest/gtest.h>
 #include <sys/wait.h>

@@ -1,4 +1,4 @@
-#include "parallel/collectives/pieces.h"
+#include "parallel/collectives/call/pieces.h"
 
 #include <gtest/gtest.h>
 

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "ATen/ATen.h"
-#include "parallel/collectives/split.h"
+#include "parallel/base/split.h"
 #include "tests/parallel/collectives/worlds.h"
 #include "tests/parallel/support/rank_processes.h"
 #include "torch/csrc/autograd/autograd.h"

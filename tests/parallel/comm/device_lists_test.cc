@@ -1,6 +1,6 @@
 // The lists of an indexed plan on a device: copied once, waited for by every stream that reads
 // them.
-#include "parallel/collectives/device_lists.h"
+#include "parallel/collectives/plans/device_lists.h"
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>

@@ -26,8 +26,8 @@
 #include <vector>
 
 #include "parallel/collectives/all_reduce.h"
+#include "parallel/collectives/call/output_memory.h"
 #include "parallel/collectives/collectives.h"
-#include "parallel/collectives/output_memory.h"
 #include "parallel/comm/interface/stream_calls.h"
 #include "parallel/comm/v_collectives_of.h"
 #include "parallel/manager/device_choice.h"

@@ -16,7 +16,7 @@
 #include "parallel/base/collective_errors.h"
 #include "parallel/base/errors.h"
 #include "parallel/base/shared_heap.h"
-#include "parallel/collectives/output_memory.h"
+#include "parallel/collectives/call/output_memory.h"
 #include "parallel/comm/interface/call_scope.h"
 #include "parallel/comm/process_group_factory.h"
 #include "parallel/comm/ucx/backend.h"

@@ -22,9 +22,9 @@
 #include <vector>
 
 #include "parallel/base/collective_errors.h"
+#include "parallel/base/split.h"
 #include "parallel/checkpoint/checkpoint.h"
 #include "parallel/checkpoint/tensor_versions.h"
-#include "parallel/collectives/split.h"
 #include "parallel/manager/distributed_manager.h"
 #include "parallel/shard/shard_tensor.h"
 #include "tests/parallel/elastic/elastic_ranks.h"

@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "parallel/collectives/split.h"
+#include "parallel/base/split.h"
 #include "parallel/elastic/elastic_state.h"
 #include "parallel/elastic/stop_signal.h"
 #include "parallel/manager/distributed_manager.h"

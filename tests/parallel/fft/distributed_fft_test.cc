@@ -9,7 +9,7 @@
 
 #include "ATen/ATen.h"
 #include "jobs/geoid/gtx.h"
-#include "parallel/collectives/split.h"
+#include "parallel/base/split.h"
 #include "parallel/fft/distributed_fftn.h"
 #include "tests/parallel/collectives/worlds.h"
 #include "tests/parallel/support/gradcheck.h"

@@ -11,7 +11,7 @@
 
 #include "ATen/ATen.h"
 #include "ATen/record_function.h"
-#include "parallel/collectives/split.h"
+#include "parallel/base/split.h"
 #include "parallel/fft/distributed_fft.h"
 #include "parallel/fft/fft_plan.h"
 #include "tests/parallel/support/loopback_backend.h"

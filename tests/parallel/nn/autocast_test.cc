@@ -5,7 +5,7 @@
 #include <gtest/gtest.h>
 #include <torch/optim/adam.h>
 
-#include "parallel/collectives/split.h"
+#include "parallel/base/split.h"
 #include "parallel/nn/distributed_data_parallel.h"
 #include "parallel/nn/fully_connected.h"
 #include "tests/parallel/collectives/worlds.h"

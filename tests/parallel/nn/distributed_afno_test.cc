@@ -11,8 +11,8 @@
 
 #include "ATen/ATen.h"
 #include "parallel/base/errors.h"
+#include "parallel/base/split.h"
 #include "parallel/checkpoint/checkpoint.h"
-#include "parallel/collectives/split.h"
 #include "parallel/nn/afno.h"
 #include "parallel/nn/distributed_data_parallel.h"
 #include "parallel/nn/sharded_module.h"

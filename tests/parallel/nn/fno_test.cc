@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "ATen/ATen.h"
-#include "parallel/collectives/split.h"
+#include "parallel/base/split.h"
 #include "parallel/nn/autocast.h"
 #include "parallel/nn/distributed_data_parallel.h"
 #include "parallel/nn/shared_module.h"

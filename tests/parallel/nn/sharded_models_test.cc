@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "parallel/collectives/output_memory.h"
+#include "parallel/collectives/call/output_memory.h"
 #include "parallel/nn/distribute_module.h"
 #include "parallel/nn/unet.h"
 #include "parallel/nn/vision_transformer.h"

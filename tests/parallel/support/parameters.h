@@ -25,7 +25,7 @@
 #include "c10/core/Scalar.h"
 #include "c10/util/Half.h"
 #include "parallel/base/arguments.h"
-#include "parallel/collectives/group_argument.h"
+#include "parallel/manager/group_argument.h"
 
 namespace meshrun::parameters {
 

@@ -10,7 +10,7 @@
 #include "ATen/core/Tensor.h"
 #include "c10/core/ScalarType.h"
 #include "c10/util/intrusive_ptr.h"
-#include "parallel/collectives/group_argument.h"
+#include "parallel/manager/group_argument.h"
 
 namespace c10d {
 class ProcessGroup;

@@ -3,12 +3,12 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
+#include "parallel/base/split.h"
 #include "parallel/collectives/collectives.h"
 #include "parallel/collectives/fused_all_reduce.h"
 #include "parallel/collectives/mappings.h"
 #include "parallel/collectives/padding.h"
 #include "parallel/collectives/reduce_loss.h"
-#include "parallel/collectives/split.h"
 #include "parallel/collectives/split_tensor.h"
 #include "tests/parallel/collectives/conformance/cases.h"
 #include "torch/csrc/autograd/autograd.h"

@@ -23,7 +23,7 @@
 
 #include "parallel/comm/ucx/engine/execution/engine.h"
 #include "parallel/comm/ucx/engine/protocol/address_book.h"
-#include "parallel/comm/ucx/engine/transport/memory_transport.h"
+#include "tests/parallel/comm/ucx/memory_transport.h"
 
 namespace {
 

@@ -20,7 +20,7 @@
 
 #include "parallel/comm/ucx/engine/execution/engine.h"
 #include "parallel/comm/ucx/engine/liveness/hub_watch.h"
-#include "parallel/comm/ucx/engine/transport/memory_transport.h"
+#include "tests/parallel/comm/ucx/memory_transport.h"
 
 namespace meshrun::ucx {
 namespace {

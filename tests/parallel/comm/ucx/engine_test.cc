@@ -29,11 +29,11 @@
 #include <vector>
 
 #include "parallel/base/process.h"
-#include "parallel/comm/ucx/engine/transport/memory_transport.h"
 #include "parallel/comm/ucx/engine/transport/ucx_transport.h"
 #include "tests/parallel/comm/ucx/collective_calls.h"
 #include "tests/parallel/comm/ucx/forked_ranks.h"
 #include "tests/parallel/comm/ucx/large_sums.h"
+#include "tests/parallel/comm/ucx/memory_transport.h"
 
 namespace meshrun::ucx {
 namespace {

@@ -1,4 +1,4 @@
-#include "parallel/comm/ucx/engine/transport/memory_transport.h"
+#include "tests/parallel/comm/ucx/memory_transport.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "parallel/comm/ucx/engine/transport/memory_transport.h"
+#include "tests/parallel/comm/ucx/memory_transport.h"
 
 namespace meshrun::ucx {
 namespace {

@@ -16,8 +16,8 @@
 
 #include "gtest/gtest.h"
 #include "parallel/comm/ucx/engine/execution/executor.h"
-#include "parallel/comm/ucx/engine/transport/memory_transport.h"
 #include "parallel/comm/ucx/engine/transport/rails_transport.h"
+#include "tests/parallel/comm/ucx/memory_transport.h"
 
 namespace meshrun::ucx {
 

@@ -34,9 +34,9 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "parallel/comm/ucx/engine/transport/memory_transport.h"
 #include "parallel/comm/ucx/engine/transport/rails_transport.h"
 #include "parallel/comm/ucx/engine/transport/ucx_transport.h"
+#include "tests/parallel/comm/ucx/memory_transport.h"
 
 namespace meshrun::ucx {
 namespace {

@@ -11,7 +11,7 @@
 #include <string>
 #include <utility>
 
-#include "parallel/collectives/split.h"
+#include "parallel/base/split.h"
 #include "parallel/nn/graph/coordinate_boxes.h"
 #include "tests/parallel/nn/graph/threaded_exchange.h"
 

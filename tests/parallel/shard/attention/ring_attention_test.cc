@@ -12,8 +12,8 @@
 
 #include "ATen/ATen.h"
 #include "parallel/base/collective_errors.h"
+#include "parallel/base/split.h"
 #include "parallel/collectives/all_reduce.h"
-#include "parallel/collectives/split.h"
 #include "tests/parallel/collectives/worlds.h"
 #include "tests/parallel/support/loopback_backend.h"
 #include "tests/parallel/support/rank_processes.h"

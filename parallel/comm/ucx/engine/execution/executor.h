@@ -150,8 +150,8 @@ class Executor : private StepScheduler::Listener {
 
   // executor_operations.cc: an operation from its start to its end.
   void start_queued(MemberGroup& group);
+  // Again when the last of its peers' addresses is known.
   void start(RunningOperation& operation);
-  void start_connected(RunningOperation& operation);
   void advance(RunningOperation& operation, HeaderRounds::State headers);
   void begin_moving(RunningOperation& operation);
   void enter(RunningOperation& operation, OperationState state);

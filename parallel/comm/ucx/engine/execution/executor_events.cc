@@ -25,7 +25,7 @@ void Executor::found(uint32_t number, int rank, std::optional<AddressRecord> rec
   for (const OperationPtr& operation : g->unfinished()) {
     if (operation->state != OperationState::kConnecting) continue;
     std::erase(operation->unknown, rank);
-    if (operation->unknown.empty()) start_connected(*operation);
+    if (operation->unknown.empty()) start(*operation);
   }
   steps_.run();
 }

@@ -23,11 +23,9 @@ void Executor::start(RunningOperation& operation) {
   operation.unknown = connections_.missing(operation);
   connections_.look_up(*operation.group, operation.unknown);
   // A receive is posted at once: its place among receives from any rank is that of its submission.
-  if (operation.unknown.empty() || operation.is_receive()) return start_connected(operation);
-  enter(operation, OperationState::kConnecting);
-}
-
-void Executor::start_connected(RunningOperation& operation) {
+  if (!operation.unknown.empty() && !operation.is_receive()) {
+    return enter(operation, OperationState::kConnecting);
+  }
   if (!operation.is_point_to_point && operation.schedule != nullptr) {
     operation.steps.resize(operation.schedule->steps.size());
     operation.scratch = scratch_.take(operation.schedule->scratch_bytes);

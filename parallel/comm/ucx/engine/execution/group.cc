@@ -80,7 +80,6 @@ std::optional<Failure> Group::cannot_end(const Operation& operation) const {
   return broken(operation.name() + " never ends");
 }
 
-
 bool Group::wait(Operation& operation, std::optional<std::chrono::nanoseconds> timeout) {
   return engine_->impl_->wait(operation, timeout);
 }

@@ -1,4 +1,4 @@
-#include "parallel/collectives/halo_geometry.h"
+#include "parallel/collectives/plans/halo_geometry.h"
 
 #include <algorithm>
 #include <numeric>

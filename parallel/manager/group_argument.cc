@@ -1,4 +1,4 @@
-#include "parallel/collectives/group_argument.h"
+#include "parallel/manager/group_argument.h"
 
 #include <utility>
 

@@ -12,7 +12,7 @@
 
 #include "c10/util/ArrayRef.h"
 #include "parallel/base/extents.h"
-#include "parallel/collectives/sizes.h"
+#include "parallel/base/sizes.h"
 #include "parallel/comm/interface/cut.h"
 
 namespace meshrun {

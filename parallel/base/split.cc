@@ -1,4 +1,4 @@
-#include "parallel/collectives/split.h"
+#include "parallel/base/split.h"
 
 #include <algorithm>
 #include <stdexcept>

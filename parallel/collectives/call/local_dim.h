@@ -7,7 +7,7 @@
 
 #include "ATen/core/Tensor.h"
 #include "c10/util/Exception.h"
-#include "parallel/collectives/pieces.h"
+#include "parallel/collectives/call/pieces.h"
 
 namespace meshrun {
 

@@ -1,4 +1,4 @@
-#include "parallel/collectives/indexed_all_to_all_plan.h"
+#include "parallel/collectives/plans/indexed_all_to_all_plan.h"
 
 #include <numeric>
 #include <span>
@@ -6,7 +6,7 @@
 
 #include "ATen/ops/from_blob.h"
 #include "fmt/format.h"
-#include "parallel/collectives/indexed_exchange.h"
+#include "parallel/collectives/plans/indexed_exchange.h"
 
 namespace meshrun {
 namespace {

@@ -1,4 +1,4 @@
-#include "parallel/collectives/indexed_plan.h"
+#include "parallel/collectives/plans/indexed_plan.h"
 
 #include <numeric>
 

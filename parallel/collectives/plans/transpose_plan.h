@@ -24,41 +24,35 @@
 
 #include "ATen/core/Tensor.h"
 #include "parallel/base/arguments.h"
-#include "parallel/collectives/async_tensor.h"
-#include "parallel/collectives/group_argument.h"
+#include "parallel/collectives/call/async_tensor.h"
+#include "parallel/collectives/plans/planned_collective.h"
+#include "parallel/manager/group_argument.h"
 
 namespace meshrun {
-
-struct Collective;
 
 class TransposePlan {
  public:
   // Dims count from the front. `also_agreed`: compared between the ranks with all the rest;
   // cast an unsigned digest to int64_t.
-  TransposePlan(IntArgument dim0, std::vector<int64_t> dim0_sizes, IntArgument dim1,
-                std::vector<int64_t> dim1_sizes, const GroupArgument& group = {},
+  TransposePlan(IntArgument dim0, const std::vector<int64_t>& dim0_sizes, IntArgument dim1,
+                const std::vector<int64_t>& dim1_sizes, const GroupArgument& group = {},
                 IntArgument also_agreed = 0);
-  TransposePlan(const TransposePlan&);
-  TransposePlan& operator=(const TransposePlan&);
-  ~TransposePlan();
 
   at::Tensor to_dim0(const at::Tensor& tensor) const;
   at::Tensor to_dim1(const at::Tensor& tensor) const;
   AsyncTensor to_dim0_async(const at::Tensor& tensor) const;
   AsyncTensor to_dim1_async(const at::Tensor& tensor) const;
   // In place of a call that this rank cannot make: raises `problem` here and on the other ranks.
-  [[noreturn]] void refuse(const std::string& problem) const;
+  [[noreturn]] void refuse(const std::string& problem) const { plan_.refuse(problem); }
 
-  const GroupArgument::Handle& group() const;
-  int rank() const;
-  int world() const;
+  const GroupArgument::Handle& group() const { return plan_.collective().group; }
+  int rank() const { return plan_.collective().rank; }
+  int world() const { return plan_.collective().world; }
   // Bytes that this rank sends to others in one call, per element of all other dimensions.
   int64_t bytes_sent(IntArgument element_size) const;
 
  private:
-  c10::intrusive_ptr<Collective> checked(const at::Tensor& tensor, bool back) const;
-
-  c10::intrusive_ptr<Collective> collective_;
+  PlannedCollective plan_;  // forward: to dim0
 };
 
 // The ranks' extents, by rank, told by all to all. Raises `problem` (empty: none) of any rank on

@@ -1,4 +1,4 @@
-#include "parallel/collectives/device_lists.h"
+#include "parallel/collectives/plans/device_lists.h"
 
 #include <algorithm>
 

@@ -22,7 +22,7 @@
 #include <vector>
 
 #include "parallel/base/arguments.h"
-#include "parallel/collectives/split.h"
+#include "parallel/base/split.h"
 
 namespace meshrun {
 

@@ -11,9 +11,9 @@
 #include "ATen/core/Tensor.h"
 #include "core/mutex.h"
 #include "parallel/collectives/call/launch.h"
-#include "parallel/collectives/device_lists.h"
-#include "parallel/collectives/indexed_all_to_all_plan.h"
-#include "parallel/collectives/indexed_plan.h"
+#include "parallel/collectives/plans/device_lists.h"
+#include "parallel/collectives/plans/indexed_all_to_all_plan.h"
+#include "parallel/collectives/plans/indexed_plan.h"
 
 namespace meshrun {
 

@@ -1,4 +1,4 @@
-#include "parallel/collectives/range_exchange.h"
+#include "parallel/collectives/plans/range_exchange.h"
 
 #include <algorithm>
 #include <numeric>

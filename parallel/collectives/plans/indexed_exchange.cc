@@ -1,4 +1,4 @@
-#include "parallel/collectives/indexed_exchange.h"
+#include "parallel/collectives/plans/indexed_exchange.h"
 
 #include <utility>
 

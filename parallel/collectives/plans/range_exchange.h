@@ -35,9 +35,9 @@
 #include "c10/core/Scalar.h"
 #include "c10/util/intrusive_ptr.h"
 #include "parallel/base/arguments.h"
-#include "parallel/collectives/async_tensor.h"
-#include "parallel/collectives/group_argument.h"
-#include "parallel/collectives/halo_geometry.h"
+#include "parallel/collectives/call/async_tensor.h"
+#include "parallel/collectives/plans/halo_geometry.h"
+#include "parallel/manager/group_argument.h"
 
 namespace meshrun {
 
