@@ -108,7 +108,7 @@ class RendezvousStore {
   };
 
   Generation& Of(const Job& job);
-  // Of the row of a value (kind "k") or of a unique id (kind "u").
+  // Makes the row of a value (kind "k") or of a unique id (kind "u").
   static std::string RowKey(const Job& job, std::string_view kind, std::string_view key);
   // Answers a repeated call; false when it is new.
   template <typename Response>

@@ -63,7 +63,7 @@ class Communicator {
   // The c10d group behind it.
   const c10::intrusive_ptr<c10d::ProcessGroup>& group() const;
 
-  // Of `ranks` over `group`, which is null on a rank that is not among them. BaguaProcessGroup
+  // For `ranks` over `group`, which is null on a rank that is not among them. BaguaProcessGroup
   // makes those of a group.
   Communicator(std::string name, std::vector<int> ranks,
                c10::intrusive_ptr<c10d::ProcessGroup> group, std::optional<c10::Stream> stream);

@@ -40,7 +40,7 @@ class FlatCall : public CallCheck {
 
   // `name` is static. Raises NotAMemberError, and GroupAbortedError after Communicator::abort().
   FlatCall(const Communicator& comm, const char* name, OperationKind kind);
-  // Of the argument `name`; a rank of the communicator.
+  // Argument `name` must be a rank of the communicator.
   FlatCall& with_root(int64_t root, const char* name);
   FlatCall& with_op(ReduceOp op);
 
@@ -57,14 +57,14 @@ class FlatCall : public CallCheck {
   bool takes_both(const at::Tensor& send, int64_t sent, const at::Tensor& recv, int64_t received);
   bool has_elements(const at::Tensor& tensor, std::string_view name, int64_t count);
   bool can_be_shared_out(const at::Tensor& tensor, std::string_view name);
-  // Of tensors that have been taken: whether the backend, to which complex numbers are pairs of
-  // real ones unless it compares headers itself, has the reduction.
+  // Whether the backend has the reduction, for a tensor that has been taken. Complex numbers are
+  // pairs of real ones to a backend that does not compare headers itself.
   bool can_be_reduced(const at::Tensor& tensor);
   // What all ranks must have alike, beside kind, reduction and root, where the backend does not
   // compare it itself: a dtype, and a count (-1: none).
   void agree(const at::Tensor& tensor, int64_t count = -1);
   void agree(const Tensors& tensors);
-  // Of an all-to-all: elements that go to each rank and that come from each. Where the backend does
+  // An all-to-all's elements that go to each rank and that come from each. Where the backend does
   // not compare them itself, they are compared before the call.
   void exchanges(std::vector<int64_t> sent, std::vector<int64_t> expected);
 
@@ -108,7 +108,7 @@ class FlatCall : public CallCheck {
   }
   c10::intrusive_ptr<c10d::Backend> backend_for(c10::DeviceType type) const;
   void report_or_check();
-  // Of the backends that compare nothing themselves.
+  // For backends that compare nothing themselves.
   void compare(const ComparingBackend& comparer) const;
 
   const Communicator comm_;

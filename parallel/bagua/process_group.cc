@@ -187,7 +187,7 @@ class ProcessGroups {
     return std::to_string(++count_);
   }
 
-  // Of the groups of that name: "name", "name/2", ...
+  // The next group's of that name: "name", "name/2", ...
   std::string number_of(const std::string& name) {
     const std::lock_guard lock(mutex_);
     const int number = ++numbers_[name];
@@ -207,7 +207,7 @@ class ProcessGroups {
     communicators_.push_back(communicator.state_);
   }
 
-  // Of valid ranks.
+  // `ranks` are valid.
   BaguaProcessGroup make(std::vector<int> ranks, std::optional<c10::Stream> stream,
                          std::string name, std::string key,
                          c10::intrusive_ptr<c10d::ProcessGroup> existing = {}) {

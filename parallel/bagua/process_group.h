@@ -75,7 +75,7 @@ class BaguaProcessGroup {
  private:
   struct State;
   explicit BaguaProcessGroup(std::shared_ptr<State> state);
-  // Of all copies: the communicators end.
+  // Ends the communicators of all copies.
   static void close(State& state);
   friend class ProcessGroups;
   std::shared_ptr<State> state_;

@@ -13,7 +13,7 @@ AsyncTensor all_gather_v_async(const at::Tensor& tensor, const Sizes& sizes, Int
                                BoolArgument use_fp32, const GroupArgument& group) {
   const CollectivePtr collective = make_all_gather(tensor, sizes, dim, use_fp32, group);
   return asynchronously(
-      [&](WorkPtr* work) { return differentiable(tensor, collective, Direction::kForward, work); });
+      [&](WorkPtr* work) { return differentiable(tensor, collective, Pass::kForward, work); });
 }
 
 }  // namespace meshrun

@@ -17,7 +17,7 @@ AsyncTensor all_to_all_v_async(const at::Tensor& tensor, at::IntArrayRef input_s
   const CollectivePtr collective =
       make_all_to_all(tensor, input_sizes, output_sizes, input_dim, output_dim, group);
   return asynchronously(
-      [&](WorkPtr* work) { return differentiable(tensor, collective, Direction::kForward, work); });
+      [&](WorkPtr* work) { return differentiable(tensor, collective, Pass::kForward, work); });
 }
 
 }  // namespace meshrun

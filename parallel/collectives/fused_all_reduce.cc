@@ -120,7 +120,7 @@ std::string words_of(const std::vector<FusedLeaf>& leaves, bool weighted) {
   return text + ")";
 }
 
-// Of keys, dtypes and shapes; never 0.
+// Stands for keys, dtypes and shapes; never 0.
 uint64_t digest_of(const std::vector<FusedLeaf>& leaves, bool weighted) {
   uint64_t digest = weighted ? 2 : 1;
   const auto add = [&](uint64_t value) { digest = (digest ^ value) * 0x100'0000'01b3; };

@@ -13,7 +13,7 @@ AsyncTensor gather_v_async(const at::Tensor& tensor, const Sizes& sizes, IntArgu
                            IntArgument dst, const GroupArgument& group) {
   const CollectivePtr collective = make_gather(tensor, sizes, dim, dst, group);
   return asynchronously(
-      [&](WorkPtr* work) { return differentiable(tensor, collective, Direction::kForward, work); });
+      [&](WorkPtr* work) { return differentiable(tensor, collective, Pass::kForward, work); });
 }
 
 }  // namespace meshrun

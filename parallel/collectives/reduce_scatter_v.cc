@@ -13,7 +13,7 @@ AsyncTensor reduce_scatter_v_async(const at::Tensor& tensor, const Sizes& sizes,
                                    BoolArgument use_fp32, const GroupArgument& group) {
   const CollectivePtr collective = make_reduce_scatter(tensor, sizes, dim, use_fp32, group);
   return asynchronously(
-      [&](WorkPtr* work) { return differentiable(tensor, collective, Direction::kForward, work); });
+      [&](WorkPtr* work) { return differentiable(tensor, collective, Pass::kForward, work); });
 }
 
 }  // namespace meshrun

@@ -13,7 +13,7 @@ AsyncTensor scatter_v_async(const at::Tensor& tensor, const Sizes& sizes, IntArg
                             IntArgument src, const GroupArgument& group) {
   const CollectivePtr collective = make_scatter(tensor, sizes, dim, src, group);
   return asynchronously(
-      [&](WorkPtr* work) { return differentiable(tensor, collective, Direction::kForward, work); });
+      [&](WorkPtr* work) { return differentiable(tensor, collective, Pass::kForward, work); });
 }
 
 }  // namespace meshrun

@@ -38,9 +38,9 @@ class Engine;
 namespace meshrun {
 
 struct ProcessGroupOptions {
-  // Of connecting to the peers.
+  // To connect to the peers.
   std::chrono::milliseconds connect_timeout = std::chrono::minutes(5);
-  // Of every collective; absent: the backend's own (Gloo and ucx 30 minutes, NCCL 10).
+  // For every collective; absent: the backend's own (Gloo and ucx 30 minutes, NCCL 10).
   std::optional<std::chrono::milliseconds> timeout;
   std::string name = "world";
   // This host's address that peers reach Gloo at. GLOO_SOCKET_IFNAME, an interface's name, goes

@@ -23,7 +23,6 @@ namespace {
 using fft::all_waves;
 using fft::Direction;
 using fft::low_waves;
-using fft::sum;
 using Sizes = std::vector<int64_t>;
 
 // A call's geometry: the tensor is [..., d0, d1, d2] by then.

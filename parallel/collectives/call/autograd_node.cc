@@ -7,15 +7,13 @@ namespace {
 
 using Kind = CollectiveSpec::Kind;
 
-Kind kind_of(const Collective& collective, Direction direction) {
+Kind kind_of(const Collective& collective, Pass pass) {
   const CollectiveSpec& spec = collective.spec;
-  return direction == Direction::kForward ? spec.kind : adjoint_of(spec.kind);
+  return pass == Pass::kForward ? spec.kind : adjoint_of(spec.kind);
 }
 
 // Under which a node keeps its collective.
-const char* key_of(Direction direction) {
-  return direction == Direction::kForward ? "collective" : "adjoint";
-}
+const char* key_of(Pass pass) { return pass == Pass::kForward ? "collective" : "adjoint"; }
 
 // Static, for errors.
 const char* backward_name(const Collective& collective, Kind kind) {
@@ -39,8 +37,8 @@ const char* backward_name(const Collective& collective, Kind kind) {
 
 at::Tensor CollectiveNode::forward(AutogradContext* ctx, const at::Tensor& tensor,
                                    const CollectivePtr& collective, Launch how) {
-  ctx->saved_data.emplace(key_of(how.direction), at::IValue::make_capsule(collective));
-  if (kind_of(*collective, how.direction) == Kind::kScatterV && !collective->is_root() &&
+  ctx->saved_data.emplace(key_of(how.pass), at::IValue::make_capsule(collective));
+  if (kind_of(*collective, how.pass) == Kind::kScatterV && !collective->is_root() &&
       tensor.defined()) {
     ctx->saved_data.emplace("shape", tensor.sizes());
   }
@@ -50,13 +48,13 @@ at::Tensor CollectiveNode::forward(AutogradContext* ctx, const at::Tensor& tenso
 }
 
 variable_list CollectiveNode::backward(AutogradContext* ctx, const variable_list& grads) {
-  const Direction direction =
-      ctx->saved_data.count(key_of(Direction::kBack)) > 0 ? Direction::kBack : Direction::kForward;
-  const auto collective = c10::static_intrusive_pointer_cast<Collective>(
-      ctx->saved_data.at(key_of(direction)).toCapsule());
-  const Kind kind = kind_of(*collective, direction);
+  const Pass pass =
+      ctx->saved_data.count(key_of(Pass::kBackward)) > 0 ? Pass::kBackward : Pass::kForward;
+  const auto collective =
+      c10::static_intrusive_pointer_cast<Collective>(ctx->saved_data.at(key_of(pass)).toCapsule());
+  const Kind kind = kind_of(*collective, pass);
   const CalledAs name(backward_name(*collective, kind));
-  at::Tensor gradient = differentiable(grads[0], collective, reverse_of(direction));
+  at::Tensor gradient = differentiable(grads[0], collective, opposite_of(pass));
   // Off the root the input was a template.
   if (kind == Kind::kScatterV && !collective->is_root()) {
     gradient = connected_zeros(gradient, ctx->saved_data.at("shape").toIntVector());
@@ -64,13 +62,13 @@ variable_list CollectiveNode::backward(AutogradContext* ctx, const variable_list
   return only_first(std::move(gradient));
 }
 
-at::Tensor differentiable(const at::Tensor& tensor, const CollectivePtr& collective,
-                          Direction direction, WorkPtr* work) {
+at::Tensor differentiable(const at::Tensor& tensor, const CollectivePtr& collective, Pass pass,
+                          WorkPtr* work) {
   if (wants_gradient(tensor) && !collective->is_wrong()) {
-    return CollectiveNode::apply(tensor, collective, Launch{.direction = direction, .work = work});
+    return CollectiveNode::apply(tensor, collective, Launch{.pass = pass, .work = work});
   }
   const c10::NoGradGuard no_grad;  // a backend may copy with tensor operators
-  return launch(*collective, tensor, {direction, /*requires_grad=*/false, work});
+  return launch(*collective, tensor, {pass, /*requires_grad=*/false, work});
 }
 
 at::Tensor connected_zeros(const at::Tensor& tensor, at::IntArrayRef shape) {

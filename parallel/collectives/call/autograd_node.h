@@ -30,7 +30,7 @@ struct CollectiveNode : torch::autograd::Function<CollectiveNode> {
 
 // With a node where a gradient is wanted. A wrong call makes none: it ends with an error.
 at::Tensor differentiable(const at::Tensor& tensor, const CollectivePtr& collective,
-                          Direction direction = Direction::kForward, WorkPtr* work = nullptr);
+                          Pass pass = Pass::kForward, WorkPtr* work = nullptr);
 
 // Zeros of `shape`, as a linear function of `tensor`: its values are not read, but its node stays
 // in the graph, for derivatives of any order. tie() and the gradients of ranks other than a root

@@ -78,7 +78,7 @@ void call_backend(const GroupArgument::Handle& group, c10::DeviceType device,
 }
 
 at::Tensor launch(const Collective& collective, const at::Tensor& tensor, const Launch& how) {
-  const bool is_back = how.direction == Direction::kBack;
+  const bool is_back = how.pass == Pass::kBackward;
   CollectiveSpec spec = is_back ? adjoint(collective.spec) : collective.spec;
   at::Tensor output;
   if (spec.problem.empty()) output = empty_output_of(spec, collective.rank, tensor);

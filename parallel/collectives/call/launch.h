@@ -12,15 +12,15 @@ using WorkPtr = VCollectives::WorkPtr;
 
 // Which of the two collectives that belong together: the one that was asked for, or the one that
 // carries gradients back.
-enum class Direction : bool { kForward, kBack };
+enum class Pass : bool { kForward, kBackward };
 
-constexpr Direction reverse_of(Direction direction) {
-  return direction == Direction::kForward ? Direction::kBack : Direction::kForward;
+constexpr Pass opposite_of(Pass pass) {
+  return pass == Pass::kForward ? Pass::kBackward : Pass::kForward;
 }
 
 // How a call is made this time.
 struct Launch {
-  Direction direction = Direction::kForward;
+  Pass pass = Pass::kForward;
   bool requires_grad = false;  // compared between the ranks
   // Where an asynchronous call leaves its Work; null: it is waited for.
   WorkPtr* work = nullptr;

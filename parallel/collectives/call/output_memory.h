@@ -29,7 +29,7 @@ at::Tensor empty_output(at::IntArrayRef shape, const at::TensorOptions& options)
 // Frees all unused blocks.
 void release_output_memory();
 
-// Of the live tensors that were made here; the peak since release_output_memory().
+// Bytes of the live tensors that were made here; the peak since release_output_memory().
 struct OutputMemory {
   size_t used_bytes = 0;
   size_t peak_bytes = 0;

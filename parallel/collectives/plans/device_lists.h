@@ -17,7 +17,7 @@
 
 namespace meshrun {
 
-// Of int64, one dimension each; see IndexedPlan.
+// Tensors of int64, one dimension each; see IndexedPlan.
 struct IndexedLists {
   at::Tensor remote, own, offsets, positions;
 };

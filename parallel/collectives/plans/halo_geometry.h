@@ -92,7 +92,7 @@ struct RangeTransfer {
   // A position is given more than once.
   bool gives_twice = false;
 
-  // Of the result, with both paddings.
+  // The result's, with both paddings.
   int64_t extent() const;
   int64_t num_received() const;
 };

@@ -36,7 +36,7 @@ class IndexedAllToAllPlan {
   // What is wrong with the arguments; empty: nothing.
   const std::string& problem() const;
   const GroupArgument::Handle& group() const;
-  // Of the tensors that the plan is for, along dim.
+  // What tensors of this plan have along dim.
   int64_t extent() const;
   // Slices that this rank receives, its own among them: the result's extent along dim.
   int64_t num_received() const;

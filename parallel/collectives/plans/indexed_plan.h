@@ -25,8 +25,8 @@ struct IndexedPlan {
   // ordered as in the send list.
   std::vector<int64_t> offsets;
   std::vector<int64_t> positions;
-  // Of `sizes`, which all ranks must have alike: its digest, and what each rank sends in all, by
-  // which a reader finds the row that differs.
+  // Digest of `sizes`, which all ranks must have alike, and what each rank sends in all, by which a
+  // reader finds the row that differs.
   uint64_t table_digest = 0;
   std::vector<int64_t> table_rows;
 };

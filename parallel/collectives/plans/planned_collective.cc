@@ -6,6 +6,7 @@
 #include "c10/util/Exception.h"
 #include "fmt/format.h"
 #include "parallel/base/collective_errors.h"
+#include "parallel/collectives/call/launch.h"
 
 namespace meshrun {
 namespace {
@@ -31,13 +32,12 @@ int64_t extent_of(const CollectiveSpec& spec, Kind kind, int rank) {
   return kind == Kind::kScatterV && rank != spec.root ? -1 : spec.cut.total();
 }
 
-std::string problem_of(const at::Tensor& tensor, const Collective& collective,
-                       Direction direction) {
+std::string problem_of(const at::Tensor& tensor, const Collective& collective, Pass pass) {
   std::string problem = tensor_problem(tensor);
   if (!problem.empty()) return problem;
   const CollectiveSpec& spec = collective.spec;
   const int rank = collective.rank;
-  const bool is_back = direction == Direction::kBack;
+  const bool is_back = pass == Pass::kBackward;
   const bool is_all_to_all = spec.kind == Kind::kAllToAllV;
   const Cut& cut = is_all_to_all && is_back ? spec.received : spec.cut;
   const Cut& held = !is_all_to_all ? cut : is_back ? spec.cut : spec.received;
@@ -62,13 +62,17 @@ PlannedCollective::PlannedCollective(CollectiveSpec spec, const GroupArgument& g
   collective_->spec = std::move(spec);
 }
 
-CollectivePtr PlannedCollective::fitted(const at::Tensor& tensor, Direction direction) const {
-  std::string problem = problem_of(tensor, *collective_, direction);
+PlannedCollective::PlannedCollective(const PlannedCollective&) = default;
+PlannedCollective& PlannedCollective::operator=(const PlannedCollective&) = default;
+PlannedCollective::~PlannedCollective() = default;
+
+CollectivePtr PlannedCollective::fitted(const at::Tensor& tensor, Pass pass) const {
+  std::string problem = problem_of(tensor, *collective_, pass);
   return problem.empty() ? collective_ : with_problem(*collective_, std::move(problem));
 }
 
 at::Tensor PlannedCollective::operator()(const at::Tensor& tensor, WorkPtr* work) const {
-  return launch(*fitted(tensor), tensor, {.work = work});
+  return launch(*fitted(tensor, Pass::kForward), tensor, {.work = work});
 }
 
 void PlannedCollective::refuse(const std::string& problem) const {

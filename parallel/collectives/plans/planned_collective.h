@@ -17,25 +17,35 @@
 #include <string>
 
 #include "ATen/core/Tensor.h"
-#include "parallel/collectives/call/launch.h"
+#include "c10/util/intrusive_ptr.h"
+#include "parallel/comm/interface/collective_spec.h"
+#include "parallel/manager/group_argument.h"
+#include "torch/csrc/distributed/c10d/Work.hpp"
 
 namespace meshrun {
+
+struct Collective;
+enum class Pass : bool;
 
 class PlannedCollective {
  public:
   PlannedCollective(CollectiveSpec spec, const GroupArgument& group);
+  PlannedCollective(const PlannedCollective&);
+  PlannedCollective& operator=(const PlannedCollective&);
+  ~PlannedCollective();
 
   // `work`: gets the Work of the operation, which is still under way; null: the call waits for it.
-  at::Tensor operator()(const at::Tensor& tensor, WorkPtr* work = nullptr) const;
+  at::Tensor operator()(const at::Tensor& tensor,
+                        c10::intrusive_ptr<c10d::Work>* work = nullptr) const;
   // In place of a call that this rank cannot make: raises `problem` here and on the other ranks.
   [[noreturn]] void refuse(const std::string& problem) const;
 
   const Collective& collective() const { return *collective_; }
   // For a call with `tensor`: the collective, or one with what does not fit as its problem.
-  CollectivePtr fitted(const at::Tensor& tensor, Direction direction = Direction::kForward) const;
+  c10::intrusive_ptr<Collective> fitted(const at::Tensor& tensor, Pass pass) const;
 
  private:
-  CollectivePtr collective_;
+  c10::intrusive_ptr<Collective> collective_;
 };
 
 }  // namespace meshrun

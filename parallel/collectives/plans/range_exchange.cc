@@ -88,16 +88,16 @@ at::Tensor pack(const RangeExchangeState& state, const at::Tensor& tensor) {
 
 // Pieces to halos; back: gradients of halos to slices of pieces. in_node: in the forward() of a
 // node, where the grad mode is off.
-at::Tensor travel(const RangeExchangeState& state, const at::Tensor& tensor, Direction direction,
+at::Tensor travel(const RangeExchangeState& state, const at::Tensor& tensor, Pass pass,
                   WorkPtr* work, bool in_node = false) {
-  const bool is_back = direction == Direction::kBack;
+  const bool is_back = pass == Pass::kBackward;
   const CollectivePtr collective =
       checked(state, tensor, is_back ? state.transfer.num_received() : state.own);
   if (!state.calls) return tensor.narrow(collective->spec.cut.dim, 0, 0);
   const bool packs = !collective->is_wrong() && !is_back;
   const at::Tensor sent = packs ? pack(state, tensor) : tensor;
-  if (in_node) return launch(*collective, sent, {direction, /*requires_grad=*/true, work});
-  return differentiable(sent, collective, direction, work);
+  if (in_node) return launch(*collective, sent, {pass, /*requires_grad=*/true, work});
+  return differentiable(sent, collective, pass, work);
 }
 
 RangeExchange save(AutogradContext* ctx, const StatePtr& state) {
@@ -115,7 +115,7 @@ struct GatherRange : torch::autograd::Function<GatherRange> {
                             const c10::Scalar& padding) {
     const RangeExchange exchange = save(ctx, state);
     AsyncTensor halo = asynchronously([&](WorkPtr* work) {
-      return travel(*state, tensor, Direction::kForward, work, tensor.requires_grad());
+      return travel(*state, tensor, Pass::kForward, work, tensor.requires_grad());
     });
     return exchange.assemble(tensor, halo.wait(), padding);
   }
@@ -129,7 +129,7 @@ struct ScatterRange : torch::autograd::Function<ScatterRange> {
     const RangeExchange exchange = save(ctx, state);
     const at::Tensor halo = exchange.received_part(ranges);
     AsyncTensor returned = asynchronously([&](WorkPtr* work) {
-      return travel(*state, halo, Direction::kBack, work, ranges.requires_grad());
+      return travel(*state, halo, Pass::kBackward, work, ranges.requires_grad());
     });
     at::Tensor gradient = exchange.own_part(ranges);
     exchange.add(gradient, returned.wait());
@@ -195,21 +195,21 @@ at::Tensor RangeExchange::scatter(const at::Tensor& ranges) const {
 }
 
 at::Tensor RangeExchange::receive(const at::Tensor& tensor) const {
-  return travel(*state_, tensor, Direction::kForward, nullptr);
+  return travel(*state_, tensor, Pass::kForward, nullptr);
 }
 
 AsyncTensor RangeExchange::receive_async(const at::Tensor& tensor) const {
   return asynchronously(
-      [&](WorkPtr* work) { return travel(*state_, tensor, Direction::kForward, work); });
+      [&](WorkPtr* work) { return travel(*state_, tensor, Pass::kForward, work); });
 }
 
 at::Tensor RangeExchange::send_back(const at::Tensor& halo) const {
-  return travel(*state_, halo, Direction::kBack, nullptr);
+  return travel(*state_, halo, Pass::kBackward, nullptr);
 }
 
 AsyncTensor RangeExchange::send_back_async(const at::Tensor& halo) const {
   return asynchronously(
-      [&](WorkPtr* work) { return travel(*state_, halo, Direction::kBack, work); });
+      [&](WorkPtr* work) { return travel(*state_, halo, Pass::kBackward, work); });
 }
 
 at::Tensor RangeExchange::assemble(const at::Tensor& tensor, const at::Tensor& halo,
@@ -223,7 +223,7 @@ at::Tensor RangeExchange::assemble_part(const at::Tensor& tensor, const at::Tens
   const auto format = tensor.suggest_memory_format();
   std::vector<at::Tensor> slices;
   int64_t at = 0;
-  // Of the next `count` positions those that are asked for: their first one, and how many.
+  // Those of the next `count` positions that are asked for: their first one, and how many.
   const auto next = [&](int64_t count) {
     const int64_t begin = std::max(part.begin - at, int64_t{0});
     const int64_t end = std::min(part.end - at, count);

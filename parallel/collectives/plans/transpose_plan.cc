@@ -30,24 +30,28 @@ TransposePlan::TransposePlan(IntArgument dim0, const std::vector<int64_t>& dim0_
     : plan_(spec_of(dim0, dim0_sizes, dim1, dim1_sizes, also_agreed), group) {}
 
 at::Tensor TransposePlan::to_dim0(const at::Tensor& tensor) const {
-  return differentiable(tensor, plan_.fitted(tensor));
+  return differentiable(tensor, plan_.fitted(tensor, Pass::kForward));
 }
 
 at::Tensor TransposePlan::to_dim1(const at::Tensor& tensor) const {
-  return differentiable(tensor, plan_.fitted(tensor, Direction::kBack), Direction::kBack);
+  return differentiable(tensor, plan_.fitted(tensor, Pass::kBackward), Pass::kBackward);
 }
 
 AsyncTensor TransposePlan::to_dim0_async(const at::Tensor& tensor) const {
   return asynchronously([&](WorkPtr* work) {
-    return differentiable(tensor, plan_.fitted(tensor), Direction::kForward, work);
+    return differentiable(tensor, plan_.fitted(tensor, Pass::kForward), Pass::kForward, work);
   });
 }
 
 AsyncTensor TransposePlan::to_dim1_async(const at::Tensor& tensor) const {
   return asynchronously([&](WorkPtr* work) {
-    return differentiable(tensor, plan_.fitted(tensor, Direction::kBack), Direction::kBack, work);
+    return differentiable(tensor, plan_.fitted(tensor, Pass::kBackward), Pass::kBackward, work);
   });
 }
+
+const GroupArgument::Handle& TransposePlan::group() const { return plan_.collective().group; }
+int TransposePlan::rank() const { return plan_.collective().rank; }
+int TransposePlan::world() const { return plan_.collective().world; }
 
 int64_t TransposePlan::bytes_sent(IntArgument element_size) const {
   const Collective& collective = plan_.collective();

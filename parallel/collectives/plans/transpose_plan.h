@@ -45,9 +45,9 @@ class TransposePlan {
   // In place of a call that this rank cannot make: raises `problem` here and on the other ranks.
   [[noreturn]] void refuse(const std::string& problem) const { plan_.refuse(problem); }
 
-  const GroupArgument::Handle& group() const { return plan_.collective().group; }
-  int rank() const { return plan_.collective().rank; }
-  int world() const { return plan_.collective().world; }
+  const GroupArgument::Handle& group() const;
+  int rank() const;
+  int world() const;
   // Bytes that this rank sends to others in one call, per element of all other dimensions.
   int64_t bytes_sent(IntArgument element_size) const;
 

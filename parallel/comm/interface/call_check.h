@@ -51,7 +51,7 @@ class CallCheck {
   // not looked at elsewhere. Says nothing of dtype and device.
   bool fits(const CollectiveSpec& spec, int rank, int world, const at::Tensor& output,
             const at::Tensor& input);
-  // Of one shape, except along `dim`.
+  // Have one shape, except along `dim`.
   bool are_equal_beside(const at::Tensor& input, const at::Tensor& output, int64_t dim);
   bool have_equal_ndim(const at::Tensor& input, const at::Tensor& output);
   bool are_of_one_kind(const at::Tensor& input, const at::Tensor& output);  // dtype and device

@@ -35,9 +35,9 @@ inline at::Tensor carried(const at::Tensor& tensor) {
   }
 }
 
-// Of a strided tensor without lazy conjugation: itself; of complex numbers a view of them as pairs;
-// of int16 a copy in int32, since sums in int32 have the same last 16 bits. The caller writes that
-// copy back.
+// What a backend can sum, for a strided tensor without lazy conjugation: itself; complex numbers as
+// a view of pairs; int16 as a copy in int32, since sums in int32 have the same last 16 bits. The
+// caller writes that copy back.
 inline at::Tensor summable(const at::Tensor& tensor) {
   if (tensor.is_complex()) return at::view_as_real(tensor);
   return tensor.scalar_type() == at::kShort ? tensor.to(at::kInt) : tensor;

@@ -18,7 +18,7 @@
 namespace meshrun {
 namespace {
 
-// Of a rank's side of a sentence.
+// The longest side of a sentence.
 constexpr size_t kMaxText = 400;
 
 // What every rank says, by rank. `own` is one-dimensional and as long on all ranks.

@@ -10,7 +10,7 @@
 namespace meshrun::point_to_point {
 namespace {
 
-// Of what is packed: where 16-byte accesses can begin.
+// Packed slices begin where 16-byte accesses can.
 constexpr int64_t kAlignment = 16;
 
 int64_t aligned(int64_t elements, int64_t element_size) {

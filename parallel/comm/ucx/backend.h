@@ -58,7 +58,7 @@ class UcxBackend : public c10d::Backend,
     // all ranks.
     bool sums_in_rank_order = false;
     bool check_collectives = true;
-    // Of finding the peers' addresses.
+    // To find the peers' addresses.
     std::chrono::milliseconds connect_timeout = std::chrono::minutes(5);
   };
 
@@ -176,7 +176,7 @@ class UcxBackend : public c10d::Backend,
   std::shared_ptr<Plans> message(bool is_send, const Tensors& tensors, int peer, int tag) const;
 
   const c10::intrusive_ptr<Options> options_;
-  // Of what algorithms depend on beside a call; compared with each.
+  // Stands for what algorithms depend on beside a call; compared with each.
   const int64_t algorithms_digest_;
   std::atomic<int64_t> timeout_ms_;
   std::shared_ptr<ucx::Group> group_;

@@ -40,7 +40,7 @@ struct UcxBackend::Plan : CallCheck {
   // Equal on all ranks, beside what `spec` has.
   std::optional<DType> dtype;
   int64_t bytes = 0;  // all pieces together, where all ranks know them
-  // Of a tensor that all have; digested where `shape_agrees`. -1: an extent of its own per rank.
+  // A tensor's that all have; digested where `shape_agrees`. -1: an extent of its own per rank.
   at::DimVector shape;
   bool shape_agrees = false;
   Reduction reduction;
@@ -102,7 +102,7 @@ struct UcxBackend::Plan : CallCheck {
   void append_key(Key& key) const;
   void append_agreed(Digest& digest) const;
   ucx::Schedule schedule(const ucx::Place& place) const;
-  // Of a gather or a scatter: bytes of the ranks' pieces.
+  // Bytes of the ranks' pieces, in a gather or a scatter.
   std::vector<int64_t> piece_bytes(int size) const;
   // "all_reduce of float32 [3, 4], sum"
   std::string own_words() const;

@@ -14,7 +14,7 @@ using Form = UcxBackend::Plan::Form;
 using Kind = OperationKind;
 using Plan = UcxBackend::Plan;
 
-// Of a slice of extent 1 along `dim`.
+// Elements of a slice of extent 1 along `dim`.
 int64_t elements_beside(const at::Tensor& tensor, int64_t dim) {
   int64_t elements = 1;
   for (int64_t d = 0; d < tensor.dim(); ++d) elements *= d == dim ? 1 : tensor.size(d);

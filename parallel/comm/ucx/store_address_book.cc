@@ -76,7 +76,7 @@ class Reader {
 
   bool contains(const std::string& key) { return store_->check({key}); }
 
-  // Of keys that are there.
+  // The keys are there.
   std::vector<std::vector<uint8_t>> read(const std::vector<std::string>& keys) {
     if (store_->hasExtendedApi()) return store_->multiGet(keys);
     std::vector<std::vector<uint8_t>> values;
@@ -157,7 +157,7 @@ class StoreAddressBook::Impl {
   struct Thread {
     std::thread self;
     bool has_ended = false;
-    // Of the question that it has now. Guarded as threads_.
+    // Ends the question that it has now. Guarded as threads_.
     std::stop_source stop;
   };
   // How a question is asked now.

@@ -58,7 +58,7 @@ struct Arguments {
     }
   }
 
-  // Of a window plan.
+  // Under which a window plan is kept.
   std::vector<int64_t> key(int64_t rule) const {
     std::vector<int64_t> key = {rule};
     key.insert(key.end(), outputs.begin(), outputs.end());

@@ -9,7 +9,6 @@
 #include "parallel/bagua/communication.h"
 #include "parallel/collectives/collectives.h"
 #include "parallel/collectives/plans/halo_geometry.h"
-#include "parallel/collectives/plans/planned_collective.h"
 #include "parallel/collectives/plans/transpose_plan.h"
 #include "parallel/manager/distributed_manager.h"
 #include "parallel/nn/shared_module.h"
@@ -198,14 +197,11 @@ TEST(CallsTest, WindowsTakeEachForItself) {
 }
 
 TEST(CallsTest, PlansTakeIntegersForIntegers) {
-  using Along = PlannedCollective::Along;
   EXPECT_TAKES_INTEGERS_ONLY(TransposePlan(value, extents, 1, extents));
   EXPECT_TAKES_INTEGERS_ONLY(TransposePlan(0, extents, value, extents));
   EXPECT_TAKES_INTEGERS_ONLY(TransposePlan(0, extents, 1, extents, group, value));
   EXPECT_TAKES_INTEGERS_ONLY(transpose_plan.bytes_sent(value));
   EXPECT_TAKES_INTEGERS_ONLY(gather_extents(value, name, group, x));
-  EXPECT_TAKES_INTEGERS_ONLY(Along{.dim = value});
-  EXPECT_TAKES_INTEGERS_ONLY(PlannedCollective::scatter({0, extents}, value, group, {}));
 }
 
 template <typename T>
