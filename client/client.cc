@@ -12,6 +12,7 @@
 #include "client/client_impl.h"
 #include "core/ids.h"
 #include "core/job_delta.h"
+#include "core/parse_integer.h"
 #include "core/proto_time.h"
 #include "core/rpc/channel.h"
 #include "core/rpc/status_conversion.h"
@@ -152,12 +153,8 @@ absl::StatusOr<std::string> NormalizeAddress(std::string_view text) {
   if (text.back() == ']') return fmt::format("{}:{}", text, kDefaultPort);
   const size_t colon = text.rfind(':');
   if (colon == std::string_view::npos) return fmt::format("{}:{}", text, kDefaultPort);
-  const std::string_view port = text.substr(colon + 1);
-  if (colon == 0 || port.empty() || port.size() > 5 ||
-      !std::all_of(port.begin(), port.end(), [](char c) { return c >= '0' && c <= '9'; }) ||
-      std::stoi(std::string(port)) > 65535 || port == "0") {
-    return wrong;
-  }
+  const auto port = ParseInteger<uint16_t>(text.substr(colon + 1));
+  if (colon == 0 || !port || *port == 0) return wrong;
   return std::string(text);
 }
 

@@ -1,7 +1,9 @@
 // Jobs in the durable state: what is written at the end of a batch, read at a start, forgotten.
 #include <algorithm>
+#include <optional>
 
 #include "coordinator/state_machine/jobs.h"
+#include "core/parse_integer.h"
 #include "core/proto_time.h"
 
 namespace meshrun::coordinator {
@@ -60,17 +62,19 @@ void JobTable::Restore(const std::vector<v1::StateRow>& rows) {
     } else if (row.table() == v1::STATE_TABLE_MEMBERS) {
       // In the order of keys, so by node rank.
       v1::MemberRecord record;
-      if (!record.ParseFromString(row.value())) {
+      const auto key = ParseGenerationKey(row.key());
+      const auto node_rank =
+          key.has_value() ? ParseInteger<size_t>(key->rest) : std::optional<size_t>();
+      if (!record.ParseFromString(row.value()) || !node_rank.has_value()) {
         context_.Damaged(row);
         continue;
       }
-      const auto key = ParseGenerationKey(row.key());
-      Job* job = key.has_value() ? Find(key->job_id) : nullptr;
+      Job* job = Find(key->job_id);
       if (job == nullptr) continue;
       if (record.leaving()) {
         LeavingMember& leaving = job->leaving.emplace_back();
         leaving.generation = key->generation;
-        leaving.node_rank = std::strtoull(key->rest.c_str(), nullptr, 10);
+        leaving.node_rank = *node_rank;
         leaving.stuck = record.stuck();
         leaving.exited = record.exited();
         if (record.has_stop_by()) {

@@ -3,8 +3,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstdlib>
+#include <optional>
+#include <string_view>
 
+#include "core/parse_integer.h"
 #include "core/status.h"
 
 namespace meshrun::coordinator {
@@ -36,6 +38,28 @@ std::string PieceKey(const v1::StateRow& row, size_t number) {
   return fmt::format("{}/{}/{:06}", static_cast<int>(row.table()), row.key(), number);
 }
 
+// Row and piece that such a key names.
+struct Piece {
+  int table = 0;
+  std::string key;
+  size_t number = 0;
+};
+
+std::optional<Piece> ParsePieceKey(std::string_view key) {
+  const size_t first = key.find('/'), last = key.rfind('/');
+  if (first == last) return std::nullopt;
+  const auto table = ParseInteger<int>(key.substr(0, first));
+  const auto number = ParseInteger<size_t>(key.substr(last + 1));
+  if (!table || !number) return std::nullopt;
+  return Piece{*table, std::string(key.substr(first + 1, last - first - 1)), *number};
+}
+
+absl::Status Damaged(const v1::StateRow& row) {
+  return absl::DataLossError(fmt::format(
+      "the state is damaged: table {}, key '{}' cannot be read; restore the state from a copy",
+      v1::StateTable_Name(row.table()), row.key()));
+}
+
 }  // namespace
 
 // What a store holds.
@@ -54,19 +78,22 @@ absl::StatusOr<BatchedStateStore::Contents> BatchedStateStore::Read(const Rows& 
   std::string batch;
   for (const v1::StateRow& row : raw) {
     if (row.table() == v1::STATE_TABLE_META && row.key() == kStaged) {
-      out.parts = std::strtoull(row.value().c_str(), nullptr, 10);
+      const auto parts = ParseInteger<size_t>(row.value());
+      if (!parts) return Damaged(row);
+      out.parts = *parts;
     } else if (row.table() == v1::STATE_TABLE_STAGED) {
       // In the order of their numbers. META comes before.
-      const size_t number = std::strtoull(row.key().c_str(), nullptr, 10);
-      if (number < out.parts) batch += row.value();
-      out.all_parts = number + 1;
+      const auto number = ParseInteger<size_t>(row.key());
+      if (!number) return Damaged(row);
+      if (*number < out.parts) batch += row.value();
+      out.all_parts = *number + 1;
     } else if (row.table() == v1::STATE_TABLE_PIECES) {
-      const size_t first = row.key().find('/'), last = row.key().rfind('/');
-      const Key key = {static_cast<int>(std::strtol(row.key().c_str(), nullptr, 10)),
-                       row.key().substr(first + 1, last - first - 1)};
+      const std::optional<Piece> piece = ParsePieceKey(row.key());
+      if (!piece) return Damaged(row);
+      const Key key = {piece->table, piece->key};
       out.rows[key] += row.value();
       // Some may be gone already.
-      out.pieces[key] = std::strtoull(row.key().c_str() + last + 1, nullptr, 10) + 1;
+      out.pieces[key] = piece->number + 1;
     } else {
       out.rows[{row.table(), row.key()}] = row.value();
     }

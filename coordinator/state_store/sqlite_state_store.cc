@@ -9,6 +9,7 @@
 
 #include "core/os/files.h"
 #include "core/os/private_directory.h"
+#include "core/parse_integer.h"
 #include "core/status.h"
 
 namespace meshrun::coordinator {
@@ -54,8 +55,9 @@ absl::Status SqliteStateStore::Prepare() {
   MESHRUN_RETURN_IF_ERROR(Execute("PRAGMA synchronous=FULL"));
   int version = 0;
   const auto read = [](void* out, int, char** values, char**) {
-    *static_cast<int*>(out) = std::atoi(values[0]);
-    return 0;
+    const auto number = ParseInteger<int>(values[0]);
+    if (number) *static_cast<int*>(out) = *number;
+    return number ? 0 : 1;
   };
   if (sqlite3_exec(db_, "PRAGMA user_version", read, &version, nullptr) != SQLITE_OK) {
     return Error("cannot read");

@@ -9,8 +9,9 @@
 #include <torch/nn/utils/convert_parameters.h>
 #include <torch/optim/adam.h>
 
+#include <charconv>
 #include <cstdio>
-#include <cstdlib>
+#include <string_view>
 
 #include "jobs/runtime/elastic.h"
 #include "jobs/runtime/job.h"
@@ -75,8 +76,12 @@ static void train(ElasticContext& elastic, int64_t steps) {
 
 int main(int argc, char** argv) {
   meshrun::jobs::run_job("ddp_recipe", [&] {
-    const int64_t steps = argc > 1 ? std::atoll(argv[1]) : 20;
-    if (steps < 1) throw meshrun::jobs::UsageError("usage: ddp_recipe [STEPS]");
+    const std::string_view text = argc > 1 ? argv[1] : "20";
+    const char* const last = text.data() + text.size();
+    int64_t steps = 0;
+    const auto [end, error] = std::from_chars(text.data(), last, steps);
+    if (error != std::errc{} || end != last || steps < 1)
+      throw meshrun::jobs::UsageError("usage: ddp_recipe [STEPS]");
     meshrun::jobs::join_world();
     meshrun::jobs::run_elastic([&](auto& elastic) { meshrun::jobs::train(elastic, steps); });
   });

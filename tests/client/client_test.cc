@@ -510,7 +510,8 @@ TEST(ClientAddressTest, AddressesAreCompletedOrRefused) {
   EXPECT_EQ(*NormalizeAddress("[::1]"), "[::1]:7480");
   EXPECT_EQ(*NormalizeAddress("unix:/x"), "unix:/x");
   for (const char* wrong :
-       {"", "http://host:1", "host:", "host:port", "host:99999", ":7480", "a b:1"}) {
+       {"", "http://host:1", "host:", "host:port", "host:99999", "host:0", "host:00", "host:-1",
+        "host:+1", "host:65537", "host:4294967297", ":7480", "a b:1"}) {
     EXPECT_EQ(NormalizeAddress(wrong).status().code(), absl::StatusCode::kInvalidArgument) << wrong;
   }
 }

@@ -4,8 +4,11 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstdint>
+#include <optional>
 
 #include "core/ids.h"
+#include "core/parse_integer.h"
 #include "core/signal_name.h"
 
 namespace meshrun {
@@ -55,6 +58,19 @@ TEST(NaturalOrderTest, ComparesRunsOfDigitsAsNumbers) {
   EXPECT_THAT(names, ElementsAre("gpu2-n1", "node1", "node9", "node09b", "node10"));
   EXPECT_FALSE(NaturalLess("n1", "n1"));
   EXPECT_NE(NaturalLess("n01", "n1"), NaturalLess("n1", "n01"));
+}
+
+TEST(ParseIntegerTest, TakesTheWholeTextAndNeverWraps) {
+  EXPECT_EQ(ParseInteger<uint16_t>("65535"), 65535);
+  EXPECT_EQ(ParseInteger<uint16_t>("007"), 7);
+  EXPECT_EQ(ParseInteger<int>("-12"), -12);
+  EXPECT_EQ(ParseInteger<uint64_t>("18446744073709551615"), UINT64_MAX);
+  // 2^16 and 2^32 more than a number that fits.
+  for (const char* const wrong : {"", "-", "-1", "+1", " 1", "1 ", "1x", "0x1", "1.0", "65536",
+                                  "65543", "4294968320", "99999999999999999999"}) {
+    EXPECT_EQ(ParseInteger<uint16_t>(wrong), std::nullopt) << wrong;
+  }
+  EXPECT_EQ(ParseInteger<int>("2147483648"), std::nullopt);
 }
 
 TEST(SignalNameTest, IsTheShellsName) {

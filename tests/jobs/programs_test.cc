@@ -510,9 +510,11 @@ TEST_F(ProgramsTest, AHalfSetEnvironmentIsAUsageErrorThatNamesWhatIsMissing) {
 }
 
 TEST_F(ProgramsTest, TheRecipesUsageIsOneSentence) {
-  const auto results = run("ddp_recipe", {"many"}, {{}});
-  EXPECT_EQ(results[0].exit_code, 2) << results[0].output;
-  EXPECT_EQ(results[0].output, "ddp_recipe: usage: ddp_recipe [STEPS]\n");
+  for (const char* const steps : {"many", "20x", "0", "99999999999999999999"}) {
+    const auto results = run("ddp_recipe", {steps}, {{}});
+    EXPECT_EQ(results[0].exit_code, 2) << results[0].output;
+    EXPECT_EQ(results[0].output, "ddp_recipe: usage: ddp_recipe [STEPS]\n");
+  }
 }
 
 std::string last_line(const std::vector<RankResult>& results) {

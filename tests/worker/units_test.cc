@@ -12,6 +12,7 @@
 #include <csignal>
 #include <filesystem>
 
+#include "core/exit_codes.h"
 #include "core/os/files.h"
 #include "core/os/process.h"
 #include "core/os/routes.h"
@@ -26,6 +27,7 @@
 #include "worker/supervisor/exit_report.h"
 #include "worker/supervisor/process_tree.h"
 #include "worker/supervisor/report.h"
+#include "worker/supervisor/supervisor.h"
 
 namespace meshrun::worker {
 namespace {
@@ -245,6 +247,21 @@ TEST(InventoryTest, OffersAtLeastEightSlotsOrWhatItIsTold) {
   EXPECT_EQ(told.memory_bytes(), uint64_t{1} << 30);
 }
 
+TEST(SuperviseMainTest, ANumberThatCannotBeReadIsAUsageError) {
+  for (const std::string flag : {"--listen-fd", "--lifeline-fd", "--stdin-fd", "--stdin-rank"}) {
+    for (const std::string value : {"", "x", "1x", "-1", "4294967296"}) {
+      std::vector<std::string> words = {"meshrun-worker", "supervise", flag, value};
+      std::vector<char*> argv;
+      for (std::string& word : words) argv.push_back(word.data());
+      ::testing::internal::CaptureStderr();
+      EXPECT_EQ(SuperviseMain(static_cast<int>(argv.size()), argv.data()), kExitUsage);
+      EXPECT_EQ(
+          ::testing::internal::GetCapturedStderr(),
+          "meshrun-worker supervise: " + flag + " " + value + ": not a whole number from 0 up\n");
+    }
+  }
+}
+
 class PortRangeTest : public ::testing::Test {
  protected:
   PortRange::Options Options(uint16_t first, uint16_t last) {
@@ -290,9 +307,14 @@ TEST_F(PortRangeTest, APortInUseIsPassedOver) {
 TEST_F(PortRangeTest, ParsesAnInterval) {
   EXPECT_EQ(ParsePortInterval("20000-20063")->last, 20063);
   for (const char* const wrong :
-       {"", "20000", "20000-", "5-10", "30000-20000", "20000-70000", "20000-20063x"}) {
+       {"", "-", "20000", "20000-", "-20000", "5-10", "30000-20000", "20000-70000", "20000-20063x",
+        "20000 - 20063", " 20000-20063", "+20000-20063", "20000--1",
+        // 2^32 more than 1024 and 20063.
+        "4294968320-5000", "20000-4294987359", "99999999999999999999-20063"}) {
     EXPECT_FALSE(ParsePortInterval(wrong).ok()) << wrong;
   }
+  EXPECT_EQ(ParsePortInterval("1024-65535")->first, 1024);
+  EXPECT_EQ(ParsePortInterval("1024-65535")->last, 65535);
 }
 
 TEST_F(PortRangeTest, APortRestsAlsoUnderTheNextHolderOfItsBlock) {

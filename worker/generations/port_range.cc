@@ -9,11 +9,12 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cstdio>
 #include <sstream>
+#include <string_view>
 
 #include "core/os/files.h"
 #include "core/os/private_directory.h"
+#include "core/parse_integer.h"
 #include "core/status.h"
 
 namespace meshrun::worker {
@@ -40,10 +41,8 @@ bool CanListen(uint16_t port) {
 PortInterval EphemeralPorts() {
   PortInterval out{32768, 60999};
   if (const auto content = os::ReadFile("/proc/sys/net/ipv4/ip_local_port_range"); content.ok()) {
-    unsigned first = 0, last = 0;
-    if (std::sscanf(content->c_str(), "%u %u", &first, &last) == 2 && last <= 65535) {
-      out = {static_cast<uint16_t>(first), static_cast<uint16_t>(last)};
-    }
+    uint16_t first = 0, last = 0;
+    if (std::istringstream(*content) >> first >> last) out = {first, last};
   }
   return out;
 }
@@ -51,14 +50,15 @@ PortInterval EphemeralPorts() {
 }  // namespace
 
 absl::StatusOr<PortInterval> ParsePortInterval(const std::string& text) {
-  unsigned first = 0, last = 0;
-  int end = 0;
-  if (std::sscanf(text.c_str(), "%u-%u%n", &first, &last, &end) != 2 ||
-      end != static_cast<int>(text.size()) || first < 1024 || last > 65535 || first > last) {
+  const std::string_view ports = text;
+  const size_t dash = std::min(ports.find('-'), ports.size());
+  const auto first = ParseInteger<uint16_t>(ports.substr(0, dash));
+  const auto last = ParseInteger<uint16_t>(ports.substr(std::min(dash + 1, ports.size())));
+  if (!first || !last || *first < 1024 || *first > *last) {
     return absl::InvalidArgumentError(
         fmt::format("'{}' is not a range of ports from 1024 to 65535: write 20000-29999", text));
   }
-  return PortInterval{static_cast<uint16_t>(first), static_cast<uint16_t>(last)};
+  return PortInterval{*first, *last};
 }
 
 absl::StatusOr<uint16_t> PortRange::Take() {

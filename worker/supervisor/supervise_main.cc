@@ -3,12 +3,12 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include <cstdlib>
 #include <filesystem>
 #include <string_view>
 
 #include "core/exit_codes.h"
 #include "core/os/files.h"
+#include "core/parse_integer.h"
 #include "worker/supervisor/supervisor.h"
 
 namespace meshrun::worker {
@@ -45,14 +45,16 @@ int SuperviseMain(int argc, char** argv) {
       return Fail(fmt::format("{} is not a flag, or its value is missing", flag));
     } else if (flag == "--launch") {
       launch_file = value, ++i;
-    } else if (flag == "--listen-fd") {
-      options.listener.reset(std::atoi(value)), ++i;
-    } else if (flag == "--lifeline-fd") {
-      options.lifeline.reset(std::atoi(value)), ++i;
-    } else if (flag == "--stdin-fd") {
-      options.stdin_fd.reset(std::atoi(value)), ++i;
-    } else if (flag == "--stdin-rank") {
-      options.stdin_rank = std::atoi(value), ++i;
+    } else if (flag == "--listen-fd" || flag == "--lifeline-fd" || flag == "--stdin-fd" ||
+               flag == "--stdin-rank") {
+      const auto number = ParseInteger<int>(value);
+      if (!number || *number < 0)
+        return Fail(fmt::format("{} {}: not a whole number from 0 up", flag, value));
+      if (flag == "--listen-fd") options.listener.reset(*number);
+      if (flag == "--lifeline-fd") options.lifeline.reset(*number);
+      if (flag == "--stdin-fd") options.stdin_fd.reset(*number);
+      if (flag == "--stdin-rank") options.stdin_rank = *number;
+      ++i;
     } else if (flag == "--stdin-directory") {
       options.stdin_directory = value, ++i;
     } else {

@@ -224,6 +224,9 @@ TEST(DamagedStateTest, ARowThatCannotBeReadIsNamed) {
   EXPECT_TRUE(absl::IsDataLoss(restore(v1::STATE_TABLE_JOBS, "job", "")));
   EXPECT_TRUE(absl::IsDataLoss(restore(v1::STATE_TABLE_NODES, "node", "")));
   EXPECT_TRUE(absl::IsDataLoss(restore(v1::STATE_TABLE_WORLDS, "job/x", "")));
+  EXPECT_TRUE(absl::IsDataLoss(restore(v1::STATE_TABLE_MEMBERS, "job/x", "")));
+  EXPECT_TRUE(absl::IsDataLoss(restore(v1::STATE_TABLE_MEMBERS, "job/" + number, "")));
+  EXPECT_TRUE(absl::IsDataLoss(restore(v1::STATE_TABLE_MEMBERS, "job/" + number + "/1x", "")));
   EXPECT_TRUE(absl::IsDataLoss(restore(v1::STATE_TABLE_VALUES, "job", "")));
   EXPECT_TRUE(absl::IsDataLoss(restore(v1::STATE_TABLE_REQUESTS, "job/x/set/1", "")));
   EXPECT_TRUE(restore(v1::STATE_TABLE_META, "term", "1").ok());

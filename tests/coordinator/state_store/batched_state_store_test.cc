@@ -148,5 +148,32 @@ TEST(BatchedStateStoreTest, AnErrorThatPassesLeavesTheStoreUsable) {
   }
 }
 
+TEST(BatchedStateStoreTest, AKeyOrANumberThatCannotBeReadIsDamage) {
+  const std::pair<v1::StateTable, std::pair<std::string, std::string>> wrong[] = {
+      {v1::STATE_TABLE_META, {"staged", "x"}},
+      {v1::STATE_TABLE_META, {"staged", "99999999999999999999"}},
+      {v1::STATE_TABLE_STAGED, {"x", ""}},
+      {v1::STATE_TABLE_PIECES, {"1", ""}},
+      {v1::STATE_TABLE_PIECES, {"x/job/000000", ""}},
+      {v1::STATE_TABLE_PIECES, {"1/job/00000x", ""}},
+      {v1::STATE_TABLE_PIECES, {"1/000000", ""}},
+  };
+  for (const auto& [table, entry] : wrong) {
+    MemoryStateStore disk(kSmall);
+    const auto term = disk.BeginTerm();
+    ASSERT_TRUE(term.ok());
+    v1::StateRow row;
+    row.set_table(table);
+    row.set_key(entry.first);
+    row.set_value(entry.second);
+    ASSERT_TRUE(disk.Commit(*term, {row}).ok());
+    BatchedStateStore store(std::make_unique<CrashingStore>(disk, 1'000'000));
+    const absl::Status status = store.Load().status();
+    EXPECT_TRUE(absl::IsDataLoss(status)) << entry.first << ": " << status;
+    EXPECT_NE(std::string(status.message()).find("key '" + entry.first + "'"), std::string::npos)
+        << status;
+  }
+}
+
 }  // namespace
 }  // namespace meshrun::coordinator
