@@ -43,7 +43,7 @@ struct Meeting : torch::CustomClassHolder {
 
   void reduce(const Tensor& tensor, ReduceOp::RedOpType op) const {
     if (!group || group->getSize() == 1) return;
-    detail::all_reduce(group, tensor, op, {.requires_grad = requires_grad, .agreed = digest})
+    detail::all_reduce(group, tensor, op, {.agreed = digest, .requires_grad = requires_grad})
         .wait();
   }
   std::vector<AttentionTile> tiles(const Tensor& query, const Tensor& key) const {
