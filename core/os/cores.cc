@@ -5,12 +5,14 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
+#include <cstdint>
 #include <fstream>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
+
+#include "core/parse_integer.h"
 
 namespace meshrun::os {
 namespace {
@@ -22,23 +24,27 @@ std::optional<std::string> FirstLine(const std::string& path) {
   return line;
 }
 
+// Converts a quota (CPU time per period, in the same unit) to cores; 0 for none ("max", "-1").
+double CoresOf(std::string_view quota, std::string_view period) {
+  const auto used = ParseInteger<int64_t>(quota);
+  const auto of = ParseInteger<int64_t>(period);
+  if (!used || !of || *used <= 0 || *of <= 0) return 0;
+  return static_cast<double>(*used) / static_cast<double>(*of);
+}
+
 // "150000 100000"; "max 100000" is none.
 double QuotaOfVersion2(const std::string& directory) {
-  double quota = 0, period = 0;
-  const std::optional<std::string> line = FirstLine(directory + "/cpu.max");
-  const bool has_one =
-      line && std::sscanf(line->c_str(), "%lf %lf", &quota, &period) == 2 && period > 0;
-  return has_one ? quota / period : 0;
+  const std::string line = FirstLine(directory + "/cpu.max").value_or("");
+  const std::string_view words = line;
+  const size_t space = words.find(' ');
+  if (space == std::string_view::npos) return 0;
+  return CoresOf(words.substr(0, space), words.substr(space + 1));
 }
 
 // A quota of -1 is none.
 double QuotaOfVersion1(const std::string& directory) {
-  double quota = 0, period = 0;
-  const std::optional<std::string> first = FirstLine(directory + "/cpu.cfs_quota_us");
-  const std::optional<std::string> second = FirstLine(directory + "/cpu.cfs_period_us");
-  const bool has_one = first && second && std::sscanf(first->c_str(), "%lf", &quota) == 1 &&
-                       std::sscanf(second->c_str(), "%lf", &period) == 1;
-  return has_one && quota > 0 && period > 0 ? quota / period : 0;
+  return CoresOf(FirstLine(directory + "/cpu.cfs_quota_us").value_or(""),
+                 FirstLine(directory + "/cpu.cfs_period_us").value_or(""));
 }
 
 bool HasController(std::string_view controllers, std::string_view name) {

@@ -3,28 +3,50 @@
 #include <fcntl.h>
 #include <unistd.h>
 
-#include <cinttypes>
+#include <algorithm>
+#include <array>
 #include <cstdio>
-#include <cstdlib>
-#include <string>
 
 #include "core/os/fd.h"
+#include "core/parse_integer.h"
 
 namespace meshrun::os {
+namespace {
+
+// Takes the first word off the front; empty if none is left.
+std::string_view TakeWord(std::string_view& text) {
+  text.remove_prefix(std::min(text.find_first_not_of(" \n"), text.size()));
+  const std::string_view word = text.substr(0, text.find_first_of(" \n"));
+  text.remove_prefix(word.size());
+  return word;
+}
+
+// False if `word` is not a number that fits.
+template <typename Int>
+bool Read(std::string_view word, Int* number) {
+  const std::optional<Int> read = ParseInteger<Int>(word);
+  if (read.has_value()) *number = *read;
+  return read.has_value();
+}
+
+}  // namespace
 
 std::optional<ProcessStat> ParseProcessStat(std::string_view line) {
   // "pid (name) state ppid ...": the name may hold anything, also ") ".
   const size_t end_of_name = line.rfind(')');
   if (end_of_name == std::string_view::npos) return std::nullopt;
-  const std::string rest(line.substr(end_of_name + 1));
+  // Fields are counted from 1, as in proc(5); 3 is the first behind the name.
+  constexpr size_t kState = 3, kParent = 4, kSession = 6, kThreads = 20, kStart = 22;
+  std::array<std::string_view, kStart + 1> fields;
+  std::string_view rest = line.substr(end_of_name + 1);
+  for (size_t field = kState; field <= kStart; ++field) fields[field] = TakeWord(rest);
   ProcessStat stat;
-  stat.pid = static_cast<pid_t>(std::strtol(std::string(line).c_str(), nullptr, 10));
-  // Fields 3 (state), 4 (parent), 6 (session), 20 (threads) and 22 (start time).
-  const int found = std::sscanf(
-      rest.c_str(),
-      " %c %d %*d %d %*d %*d %*u %*u %*u %*u %*u %*u %*u %*d %*d %*d %*d %" SCNd64 " %*d %" SCNu64,
-      &stat.state, &stat.parent, &stat.session, &stat.threads, &stat.start_ticks);
-  if (found != 5) return std::nullopt;
+  if (fields[kState].size() != 1 || !Read(line.substr(0, line.find(' ')), &stat.pid) ||
+      !Read(fields[kParent], &stat.parent) || !Read(fields[kSession], &stat.session) ||
+      !Read(fields[kThreads], &stat.threads) || !Read(fields[kStart], &stat.start_ticks)) {
+    return std::nullopt;
+  }
+  stat.state = fields[kState][0];
   return stat;
 }
 

@@ -180,6 +180,11 @@ TEST(ProcessStatTest, TheNameMayHoldAnything) {
   EXPECT_FALSE(ParseProcessStat("123 (sh").has_value());
   EXPECT_FALSE(ParseProcessStat("123 (sh) S 42 7 7").has_value());
   EXPECT_FALSE(ParseProcessStat("").has_value());
+  EXPECT_FALSE(ParseProcessStat("sh (sh) S 42" + rest).has_value());
+  // Numbers that do not fit: 2^32 more than 123, and than 42.
+  EXPECT_FALSE(ParseProcessStat("4294967419 (sh) S 42" + rest).has_value());
+  EXPECT_FALSE(ParseProcessStat("123 (sh) S 4294967338" + rest).has_value());
+  EXPECT_EQ(ParseProcessStat("123 (sh) S 42" + rest + "\n")->session, 7);
 }
 
 TEST(ProcessStatTest, SaysWhatThisProcessIs) {
