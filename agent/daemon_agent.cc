@@ -14,14 +14,14 @@ namespace meshrun::agent {
 
 absl::StatusOr<std::unique_ptr<Agent>> DaemonAgent::Connect(const AgentEnvironment& environment,
                                                             Milliseconds timeout, bool in_process) {
-  MESHRUN_ASSIGN_OR_RETURN(auto channel, rpc::MakeChannel("agent", environment.address, {}));
-  std::unique_ptr<DaemonAgent> agent(new DaemonAgent(environment, std::move(channel)));
+  MESHRUN_ASSIGN_OR_RETURN(const auto channel, rpc::MakeChannel("agent", environment.address, {}));
+  std::unique_ptr<DaemonAgent> agent(new DaemonAgent(environment, channel));
   MESHRUN_RETURN_IF_ERROR(agent->Register(timeout, in_process));
   return agent;
 }
 
 DaemonAgent::DaemonAgent(const AgentEnvironment& environment,
-                         std::shared_ptr<grpc::Channel> channel)
+                         const std::shared_ptr<grpc::Channel>& channel)
     : environment_(environment),
       agent_(v1::AgentService::NewStub(channel)),
       store_(v1::StoreService::NewStub(channel)),

@@ -75,7 +75,7 @@ class DaemonAgent : public Agent {
   absl::StatusOr<std::optional<Checkpoint>> CommittedCheckpoint(std::string_view name) override;
 
  private:
-  DaemonAgent(const AgentEnvironment& environment, std::shared_ptr<grpc::Channel> channel);
+  DaemonAgent(const AgentEnvironment& environment, const std::shared_ptr<grpc::Channel>& channel);
   absl::Status Register(Milliseconds timeout, bool in_process);
   // This process's place in the generation that follows, or why there is none.
   absl::StatusOr<AgentEnvironment> AwaitPlace(Milliseconds timeout);

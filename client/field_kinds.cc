@@ -47,7 +47,7 @@ FieldSetter NumberOf(void (v1::JobSpec::*set)(Int), Int least, const std::string
 
 }  // namespace
 
-FieldSetter TextField(std::string* (v1::JobSpec::*field)(), std::string what_to_write) {
+FieldSetter TextField(std::string* (v1::JobSpec::*field)(), const std::string& what_to_write) {
   return {.from_flag = [=](std::string_view, const std::string& text, const JobContext&,
                            v1::JobSpec* spec) -> absl::Status {
             *(spec->*field)() = text;
@@ -60,7 +60,7 @@ FieldSetter TextField(std::string* (v1::JobSpec::*field)(), std::string what_to_
 }
 
 FieldSetter WordField(absl::Status (*parse)(std::string_view text, v1::JobSpec* spec),
-                      std::string what_to_write) {
+                      const std::string& what_to_write) {
   return {.from_flag = [=](std::string_view flag, const std::string& text, const JobContext&,
                            v1::JobSpec* spec) { return Annotate(parse(text, spec), flag); },
           .from_file = [=](const FileValue& value, v1::JobSpec* spec) -> absl::Status {
@@ -70,16 +70,18 @@ FieldSetter WordField(absl::Status (*parse)(std::string_view text, v1::JobSpec* 
           }};
 }
 
-FieldSetter NumberField(void (v1::JobSpec::*set)(uint32_t), uint32_t least, std::string example) {
+FieldSetter NumberField(void (v1::JobSpec::*set)(uint32_t), uint32_t least,
+                        const std::string& example) {
   return NumberOf(set, least, example);
 }
 
-FieldSetter NumberField(void (v1::JobSpec::*set)(int32_t), int32_t least, std::string example) {
+FieldSetter NumberField(void (v1::JobSpec::*set)(int32_t), int32_t least,
+                        const std::string& example) {
   return NumberOf(set, least, example);
 }
 
 FieldSetter DurationField(google::protobuf::Duration* (v1::JobSpec::*field)(),
-                          std::string if_zero) {
+                          const std::string& if_zero) {
   return {.from_flag = [=](std::string_view flag, const std::string& text, const JobContext&,
                            v1::JobSpec* spec) -> absl::Status {
             const auto duration = ParseDuration(text);
@@ -115,7 +117,8 @@ FieldSetter SwitchField(void (v1::JobSpec::*set)(bool)) {
 }
 
 FieldSetter ListField(google::protobuf::RepeatedPtrField<std::string>* (v1::JobSpec::*field)(),
-                      absl::Status (*check)(std::string_view text), std::string what_to_write) {
+                      absl::Status (*check)(std::string_view text),
+                      const std::string& what_to_write) {
   return {.from_flag = [=](std::string_view flag, const std::string& text, const JobContext&,
                            v1::JobSpec* spec) -> absl::Status {
             if (check != nullptr) MESHRUN_RETURN_IF_ERROR(Annotate(check(text), flag));

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <string>
 #include <string_view>
 #include <thread>
 #include <utility>
@@ -70,7 +71,7 @@ LineQueue::~LineQueue() {
   shared_->changed.NotifyAll();
 }
 
-bool LineQueue::TryPush(std::string line) {
+bool LineQueue::TryPush(std::string_view line) {
   MutexLock lock(shared_->mu);
   if (shared_->waiting.size() + line.size() > shared_->most_bytes) return false;
   const bool first = shared_->waiting.empty();

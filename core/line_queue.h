@@ -5,7 +5,7 @@
 #include <chrono>
 #include <cstddef>
 #include <memory>
-#include <string>
+#include <string_view>
 
 namespace meshrun {
 
@@ -18,7 +18,7 @@ class LineQueue {
   ~LineQueue();
 
   // False when the queue has no room: the line is not kept.
-  bool TryPush(std::string line);
+  bool TryPush(std::string_view line);
   // Waits until all is written. False at the timeout.
   bool Flush(std::chrono::milliseconds timeout);
 

@@ -90,7 +90,7 @@ class QueueSink : public spdlog::sinks::base_sink<std::mutex> {
   bool Push(const spdlog::details::log_msg& message) {
     spdlog::memory_buf_t line;
     formatter_->format(message, line);
-    return queue_.TryPush(std::string(line.data(), line.size()));
+    return queue_.TryPush({line.data(), line.size()});
   }
 
   LineQueue queue_{STDERR_FILENO, kMostWaitingBytes};

@@ -85,7 +85,7 @@ absl::StatusOr<uint64_t> ParseBytes(std::string_view text) {
     const size_t at = std::string_view("KMGT").find(text[0]);
     if (at == std::string_view::npos) return wrong;
     text.remove_prefix(1);
-    if (text != "" && text != "B" && text != "i" && text != "iB") return wrong;
+    if (!text.empty() && text != "B" && text != "i" && text != "iB") return wrong;
     shift = 10 * (static_cast<int>(at) + 1);
   }
   if (value > (UINT64_MAX >> shift)) return wrong;

@@ -98,9 +98,7 @@ class SessionStream
   // --- gRPC's threads ---
   void OnReadDone(bool ok) override {
     if (ok) {
-      loop_.Post([this, message = std::move(incoming_)]() mutable {
-        session_.OnMessage(*this, std::move(message));
-      });
+      loop_.Post([this, message = std::move(incoming_)] { session_.OnMessage(*this, message); });
       incoming_.Clear();
       StartRead(&incoming_);
       return;
@@ -214,7 +212,7 @@ void Session::Send(v1::OpenSessionRequest message) {
   open_->Write(std::move(message));
 }
 
-void Session::OnMessage(SessionStream& stream, v1::OpenSessionResponse message) {
+void Session::OnMessage(SessionStream& stream, const v1::OpenSessionResponse& message) {
   // To the coordinator the highest attempt is the session.
   const bool may_open = message.has_welcome() && (!open() || stream.attempt() > open_->attempt());
   if (&stream != open_ && (stream.is_cancelled() || (open() && !may_open))) return;

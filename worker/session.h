@@ -85,7 +85,7 @@ class Session {
   void ConnectInParallel();
   // Whether a stream is under way that may become the session.
   bool connecting() const;
-  void OnMessage(SessionStream& stream, v1::OpenSessionResponse message);
+  void OnMessage(SessionStream& stream, const v1::OpenSessionResponse& message);
   // `stream` is null where none could begin.
   void OnDone(const SessionStream* stream, absl::Status status);
   void OnTick();

@@ -30,7 +30,7 @@ std::vector<CLI::App*> Subcommands(CLI::App& app) {
 std::string FullName(const CLI::App* app) {
   std::string name = app->get_name();
   for (const CLI::App* p = app->get_parent(); p != nullptr; p = p->get_parent())
-    name = p->get_name() + " " + name;
+    name.insert(0, p->get_name() + " ");
   return name;
 }
 

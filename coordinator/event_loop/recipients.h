@@ -21,7 +21,7 @@ class PendingCall {
   virtual void Reply(const absl::Status& status, const MessagePtr& response) = 0;
   // Only streaming calls.
   virtual void Item(const MessagePtr&) {}
-  virtual void OpenRelay(OpenLogRelay) {}
+  virtual void OpenRelay(OpenLogRelay&&) {}
 };
 
 // A worker's session. Thread-safe; after Close, or once the peer is gone, Send does nothing.

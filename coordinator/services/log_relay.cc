@@ -80,7 +80,7 @@ class LogReader
     End(status);
   }
 
-  void OpenRelay(OpenLogRelay relay) override {
+  void OpenRelay(OpenLogRelay&& relay) override {
     const auto self = shared_from_this();
     if (Answered()) {
       End(absl::CancelledError("the reader went away"));

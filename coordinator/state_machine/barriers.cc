@@ -119,7 +119,7 @@ void RendezvousStore::LeaveCall(uint64_t call_id, int rank) {
   context_.Reply(call_id, absl::CancelledError("the same rank entered this barrier again"));
 }
 
-void RendezvousStore::Open(const Job& job, Barrier barrier) {
+void RendezvousStore::Open(const Job& job, Barrier&& barrier) {
   std::map<uint64_t, std::vector<std::string>> calls;
   for (auto& [rank, arrival] : barrier.arrived) {
     std::vector<std::string>& ids = calls[arrival.call_id];

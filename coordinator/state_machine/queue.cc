@@ -225,6 +225,7 @@ std::vector<Holder> Queue::Holders() const {
     }
   }
   std::vector<Holder> out;
+  out.reserve(holders.size());
   for (auto& [job_id, holder] : holders) out.push_back(std::move(holder));
   return out;
 }

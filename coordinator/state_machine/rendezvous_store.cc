@@ -117,10 +117,10 @@ void RendezvousStore::EndGeneration(const Job& job, const std::string& why) {
   while (!generation.barriers.empty()) FailBarrier(generation, generation.barriers.begin(), status);
   const std::string prefix = GenerationKey(job.id(), generation.number) + "/";
   for (const auto& [key, value] : generation.values) {
-    context_.Erase(v1::STATE_TABLE_VALUES, prefix + "k/" + key);
+    context_.Erase(v1::STATE_TABLE_VALUES, fmt::format("{}k/{}", prefix, key));
   }
   for (const auto& [group, id] : generation.unique_ids) {
-    context_.Erase(v1::STATE_TABLE_VALUES, prefix + "u/" + group);
+    context_.Erase(v1::STATE_TABLE_VALUES, fmt::format("{}u/{}", prefix, group));
   }
   for (const auto& [key, answer] : generation.answers) {
     if (!answer.shares_row) context_.Erase(v1::STATE_TABLE_REQUESTS, prefix + key);

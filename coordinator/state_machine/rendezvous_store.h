@@ -125,7 +125,7 @@ class RendezvousStore {
   // RESOURCE_EXHAUSTED when the generation would hold more than it may.
   static absl::Status CheckRoom(const std::string& key, size_t bytes);
   absl::Status Write(const Job& job, const std::string& key, std::string value);
-  void Wake(const Job& job, std::set<uint64_t> waiters);
+  void Wake(const Job& job, const std::set<uint64_t>& waiters);
   void Wait(uint64_t call_id, const Job& job, Waiter waiter);
   bool IsReady(const Generation& generation, const Waiter& waiter) const;
   void Deliver(uint64_t call_id, const Generation& generation, const Waiter& waiter);
@@ -141,7 +141,7 @@ class RendezvousStore {
                      const std::vector<v1::BarrierEntry>& entries);
   // The rank waits by another call from now on.
   void LeaveCall(uint64_t call_id, int rank);
-  void Open(const Job& job, Barrier barrier);
+  void Open(const Job& job, Barrier&& barrier);
   // One row for the call.
   void RememberPassed(const Job& job, const std::vector<std::string>& request_ids);
   void FailBarrier(Generation& generation, std::map<std::string, Barrier>::iterator it,

@@ -106,6 +106,7 @@ std::vector<std::string> Victims(const PlacementRequest& request, int32_t priori
                         [&](const auto& held) { return nodes.contains(held.first); });
   });
   std::vector<std::string> victims;
+  victims.reserve(candidates.size());
   for (const Holder* holder : candidates) victims.push_back(holder->job_id);
   return victims;
 }

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "coordinator/state_machine/rendezvous_store.h"
 #include "core/proto_time.h"
@@ -57,8 +58,10 @@ void RendezvousStore::Wait(uint64_t call_id, const Job& job, Waiter waiter) {
   waiters_[call_id] = std::move(waiter);
 }
 
-void RendezvousStore::Wake(const Job& job, std::set<uint64_t> waiters) {
-  for (const uint64_t call_id : waiters) {
+void RendezvousStore::Wake(const Job& job, const std::set<uint64_t>& waiters) {
+  // A copy: Forget takes calls out of `waiters`, and with the last one the set itself goes.
+  const std::vector<uint64_t> calls(waiters.begin(), waiters.end());
+  for (const uint64_t call_id : calls) {
     const Waiter waiter = waiters_.at(call_id);
     if (!IsReady(Of(job), waiter)) continue;
     Forget(call_id);

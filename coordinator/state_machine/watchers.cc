@@ -54,7 +54,8 @@ void Watchers::RanksChanged(const Job& job, int first, int count) {
     watched.ranks.assign(size, watched.version + 1);
   }
   ++watched.version;
-  for (size_t rank = first; rank < size && rank < static_cast<size_t>(first + count); ++rank) {
+  const size_t end = std::min(size, static_cast<size_t>(first) + static_cast<size_t>(count));
+  for (size_t rank = first; rank < end; ++rank) {
     watched.ranks[rank] = watched.version;
   }
 }

@@ -104,6 +104,7 @@ absl::StatusOr<std::string> FindCommand(std::string_view command, const std::str
 
 absl::StatusOr<pid_t> Spawn(const SpawnOptions& options) {
   std::vector<char*> argv;
+  argv.reserve(options.argv.size() + 1);
   for (const std::string& a : options.argv) argv.push_back(const_cast<char*>(a.c_str()));
   argv.push_back(nullptr);
 
@@ -116,8 +117,10 @@ absl::StatusOr<pid_t> Spawn(const SpawnOptions& options) {
   }
   for (const auto& [name, value] : options.env) merged[name] = value;
   std::vector<std::string> entries;
-  for (const auto& [name, value] : merged) entries.push_back(name + "=" + value);
+  entries.reserve(merged.size());
+  for (const auto& [name, value] : merged) entries.push_back(fmt::format("{}={}", name, value));
   std::vector<char*> envp;
+  envp.reserve(entries.size() + 1);
   for (std::string& e : entries) envp.push_back(e.data());
   envp.push_back(nullptr);
 
