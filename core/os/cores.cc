@@ -24,7 +24,7 @@ std::optional<std::string> FirstLine(const std::string& path) {
   return line;
 }
 
-// Converts a quota (CPU time per period, in the same unit) to cores; "max" and "-1" are no quota, 0.
+// Converts a quota (CPU time per period, in the same unit) to cores; 0 for none ("max", "-1").
 double CoresOf(std::string_view quota, std::string_view period) {
   const auto used = ParseInteger<int64_t>(quota);
   const auto of = ParseInteger<int64_t>(period);

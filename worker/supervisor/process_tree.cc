@@ -100,6 +100,7 @@ bool HasEntry(pid_t pid, std::string_view entry, ProcessTable& table) {
 
 std::vector<std::pair<pid_t, uint64_t>> Names(const std::vector<Process>& processes) {
   std::vector<std::pair<pid_t, uint64_t>> names;
+  names.reserve(processes.size());
   for (const Process& process : processes) names.emplace_back(process.pid, process.start);
   return names;
 }

@@ -23,6 +23,7 @@ namespace {
 
 std::vector<char*> Pointers(std::vector<std::string>& strings) {
   std::vector<char*> out;
+  out.reserve(strings.size() + 1);
   for (std::string& s : strings) out.push_back(s.data());
   out.push_back(nullptr);
   return out;
@@ -88,7 +89,8 @@ absl::StatusOr<pid_t> StartRank(const v1::RankLaunch& launch, const EnvEntries& 
       launch.working_dir().empty() && user != nullptr ? user->home() : launch.working_dir();
   for (const v1::EnvEntry& entry : environment) variables[entry.name()] = entry.value();
   std::vector<std::string> entries;
-  for (const auto& [name, value] : variables) entries.push_back(name + "=" + value);
+  entries.reserve(variables.size());
+  for (const auto& [name, value] : variables) entries.push_back(fmt::format("{}={}", name, value));
   std::vector<std::string> arguments(launch.argv().begin(), launch.argv().end());
   if (arguments.empty()) return absl::InvalidArgumentError("the command is empty");
   std::vector<char*> envp = Pointers(entries);

@@ -86,7 +86,7 @@ TEST_F(TermsTest, OfTheRanksStepsTheHighestCounts) {
   EXPECT_NE(h.state(id), v1::JOB_STATE_FAILED) << h.job(id).reason();
   // Before anything else is written.
   h.StartCoordinator();
-  EXPECT_EQ(h.machine().jobs().all().at(id).step_beyond, 6);
+  EXPECT_EQ(h.machine().jobs().all().at(id).step_beyond(), 6);
 }
 
 TEST_F(TermsTest, StepsAreWrittenOnceForEachGeneration) {
