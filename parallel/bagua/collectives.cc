@@ -333,7 +333,7 @@ void alltoall_v(const at::Tensor& send_tensor, const std::vector<int64_t>& send_
                 const std::vector<int64_t>& recv_counts, const std::vector<int64_t>& recv_displs,
                 const Communicator& comm) {
   FlatCall call(comm, "alltoall_v", Kind::kAllToAll);
-  if (call.takes_both(send_tensor, 0, recv_tensor, 0) &&
+  if (call.takes_pair(send_tensor, recv_tensor) &&
       takes_parts(call, send_tensor, "send", send_counts, send_displs) &&
       takes_parts(call, recv_tensor, "recv", recv_counts, recv_displs)) {
     are_disjoint(call, recv_counts, recv_displs);

@@ -77,26 +77,26 @@ FlatCall& FlatCall::with_op(ReduceOp op) {
   return *this;
 }
 
-bool FlatCall::takes(const at::Tensor& tensor, std::string_view name) {
-  if (!is_dense(tensor, name)) return false;
-  const std::vector<c10::Device> devices = comm_.group()->getDeviceTypes();
-  const bool has_backend = std::any_of(devices.begin(), devices.end(), [&](const auto& device) {
-    return device.type() == tensor.device().type();
-  });
-  const c10::Device device = tensor.device();
-  if (!require(has_backend,
-               [&] {
-                 return fmt::format("{} is on {}, which the communicator \"{}\" has no backend for",
-                                    name, device.str(), comm_.name());
-               }) ||
-      !require(!device_ || *device_ == device, [&] {
-        return fmt::format("{} is on {}, the other tensor on {}", name, device.str(),
-                           device_->str());
-      })) {
-    return false;
+void FlatCall::note_device(const at::Tensor& tensor) {
+  if (!device_ && tensor.defined() && backend_for(tensor.device().type())) {
+    device_ = tensor.device();
   }
-  device_ = device;
-  return true;
+}
+
+bool FlatCall::takes(const at::Tensor& tensor, std::string_view name) {
+  note_device(tensor);
+  if (!is_dense(tensor, name)) return false;
+  const c10::Device device = tensor.device();
+  return require(static_cast<bool>(backend_for(device.type())),
+                 [&] {
+                   return fmt::format(
+                       "{} is on {}, which the communicator \"{}\" has no backend for", name,
+                       device.str(), comm_.name());
+                 }) &&
+         require(*device_ == device, [&] {
+           return fmt::format("{} is on {}, the other tensor on {}", name, device.str(),
+                              device_->str());
+         });
 }
 
 bool FlatCall::takes_output(const at::Tensor& tensor, std::string_view name) {
@@ -117,15 +117,19 @@ bool FlatCall::can_be_shared_out(const at::Tensor& tensor, std::string_view name
   });
 }
 
+bool FlatCall::takes_pair(const at::Tensor& send, const at::Tensor& recv) {
+  note_device(send);
+  note_device(recv);
+  return takes(send, "send_tensor") && takes_output(recv, "recv_tensor") &&
+         require(send.scalar_type() == recv.scalar_type(), [&] {
+           return fmt::format("send_tensor is {} and recv_tensor {}",
+                              c10::toString(send.scalar_type()), c10::toString(recv.scalar_type()));
+         });
+}
+
 bool FlatCall::takes_both(const at::Tensor& send, int64_t sent, const at::Tensor& recv,
                           int64_t received) {
-  if (!takes(send, "send_tensor") || !takes_output(recv, "recv_tensor") ||
-      !require(send.scalar_type() == recv.scalar_type(), [&] {
-        return fmt::format("send_tensor is {} and recv_tensor {}",
-                           c10::toString(send.scalar_type()), c10::toString(recv.scalar_type()));
-      })) {
-    return false;
-  }
+  if (!takes_pair(send, recv)) return false;
   return sent > received ? has_elements(send, "send_tensor", recv.numel() * sent)
                          : has_elements(recv, "recv_tensor", send.numel() * received);
 }

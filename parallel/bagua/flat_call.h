@@ -40,6 +40,8 @@ class FlatCall : public CallCheck {
 
   // `name` is static. Raises NotAMemberError, and GroupAbortedError after Communicator::abort().
   FlatCall(const Communicator& comm, const char* name, OperationKind kind);
+  FlatCall(const FlatCall&) = delete;  // its words refer to it
+  FlatCall& operator=(const FlatCall&) = delete;
   // Argument `name` must be a rank of the communicator.
   FlatCall& with_root(int64_t root, const char* name);
   FlatCall& with_op(ReduceOp op);
@@ -52,8 +54,9 @@ class FlatCall : public CallCheck {
   bool takes(const at::Tensor& tensor, std::string_view name);
   // Its elements must not share memory.
   bool takes_output(const at::Tensor& tensor, std::string_view name);
-  // send_tensor and recv_tensor of one dtype, which have `sent` and `received` times as many
-  // elements as a part has.
+  // send_tensor and recv_tensor, of one dtype.
+  bool takes_pair(const at::Tensor& send, const at::Tensor& recv);
+  // A pair that has `sent` and `received` times as many elements as a part has; 1 or size().
   bool takes_both(const at::Tensor& send, int64_t sent, const at::Tensor& recv, int64_t received);
   bool has_elements(const at::Tensor& tensor, std::string_view name, int64_t count);
   bool can_be_shared_out(const at::Tensor& tensor, std::string_view name);
@@ -107,6 +110,8 @@ class FlatCall : public CallCheck {
     return spec_.kind == OperationKind::kSend || spec_.kind == OperationKind::kReceive;
   }
   c10::intrusive_ptr<c10d::Backend> backend_for(c10::DeviceType type) const;
+  // Says which backend tells the others of a problem, also where the tensor is the problem.
+  void note_device(const at::Tensor& tensor);
   void report_or_check();
   // For backends that compare nothing themselves.
   void compare(const ComparingBackend& comparer) const;
@@ -117,7 +122,7 @@ class FlatCall : public CallCheck {
   int size_;
   CollectiveSpec spec_;                // its words: what agree() was told
   std::optional<ReduceOp> op_;         // the same as spec_.op, for errors
-  std::optional<c10::Device> device_;  // of the first tensor
+  std::optional<c10::Device> device_;  // the first tensor's that has a backend
   ComparedRow row_;                    // its call is null in all but an all-to-all
   std::vector<std::pair<at::Tensor, at::Tensor>> to_copy_;  // to a tensor, from a flat one
 };

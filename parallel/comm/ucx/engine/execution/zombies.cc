@@ -76,7 +76,11 @@ void Zombies::release(RunningOperation& operation) {
   std::shared_ptr<void>& memory =
       operation.is_point_to_point ? operation.point_to_point.keep_alive : operation.spec.keep_alive;
   // Not `memory != nullptr`: an owner of something else may hold a null pointer.
-  if (memory.use_count() > 0) actions_.memory.push_back(std::exchange(memory, nullptr));
+  if (memory.use_count() > 0) {
+    // Without memory for the list it stays here: it must not end under the lock.
+    actions_.memory.push_back(memory);
+    memory.reset();
+  }
   scratch_.give_back(std::exchange(operation.scratch, {}));
   operation.filled.clear();
   // Programs keep handles of many operations.
