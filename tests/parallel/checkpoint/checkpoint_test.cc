@@ -489,7 +489,7 @@ const bool kReadsAll = register_rank_function("reads_all", [] {
                                                static_cast<uint64_t>(world.rank())}));
     EXPECT_TRUE(at::equal(at::rand({4}), drawn_after(world.rank())));
   } else {
-    // Agreed for sharded tensors, and a stream of its own otherwise.
+    // Equal on all ranks for sharded tensors, and a stream of its own otherwise.
     EXPECT_EQ(random_state(), (RandomOperation{100, 0}));
     EXPECT_EQ(number_of_different(next_numbers(world)), static_cast<size_t>(world.size()));
   }
