@@ -88,8 +88,8 @@ void Generations::Begin(Job& job, const Placement& placement, const SurvivingRan
   for (const Member& member : job.members) commands_.Prepare(job, member);
 }
 
-// One host and its ranks. Those of `survivors` that run keep their processes and GPUs; those that do
-// not are started anew with the same GPUs.
+// One host and its ranks. Those of `survivors` that run keep their processes and GPUs; those that
+// do not are started anew with the same GPUs.
 void Generations::AddMember(Job& job, const PlacedNode& placed,
                             const std::vector<v1::RankStatus>* survivors, v1::World* world) {
   Node& node = *nodes_.Find(placed.node_id);

@@ -94,7 +94,8 @@ class FlatCall : public CallCheck {
   static at::Tensor apart(const at::Tensor& input, const at::Tensor& output);
   // The `size()` equal parts of a flat tensor.
   Tensors blocks(const at::Tensor& flat) const;
-  // What only moves. NCCL and Gloo lack dtypes, so it goes as bytes; ucx has all, and compares them.
+  // What only moves. NCCL and Gloo lack dtypes, so it goes as bytes; ucx has all, and compares
+  // them.
   at::Tensor moved(const at::Tensor& flat) const;
   Tensors moved(Tensors parts) const;
   // A flat tensor as the backend can reduce it: itself, or what NCCL and Gloo know: complex numbers

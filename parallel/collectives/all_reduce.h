@@ -7,9 +7,9 @@
 //                pairs. Headers are compared over the group's ucx backend for the CPU with
 //                MESHRUN_CHECK_COLLECTIVES=1; else a `problem` is raised here alone
 //
-// CollectiveSpec: `words` is used in errors; on ucx an `agreed` other than 0 costs one more header check. With `use_fp32` false, 16-bit
-// floats travel as they are, and backends may add them in that type. Kind, cuts, `requires_grad` and `fill` are not
-// used.
+// CollectiveSpec: `words` is used in errors; on ucx an `agreed` other than 0 costs one more header
+// check. With `use_fp32` false, 16-bit floats travel as they are, and backends may add them in that
+// type. Kind, cuts, `requires_grad` and `fill` are not used.
 //
 // Internal. Not differentiable: mappings.h is.
 // Threads and order: those of c10d::Backend. Errors: parallel/base/collective_errors.h, from wait()

@@ -9,8 +9,8 @@
 //   IndexedAllToAllV...    IndexedAllToAllVReverse   and the reverse
 //
 // Each backward is one collective and differentiable itself, so there are derivatives of any order.
-// Backward passes run on autograd's threads; ranks that build their graphs in the same order run the
-// collectives in the same order.
+// Backward passes run on autograd's threads; ranks that build their graphs in the same order run
+// the collectives in the same order.
 #pragma once
 
 #include <cstdint>

@@ -34,8 +34,8 @@ struct UcxEngineOptions {
   // Where the ranks meet; not needed for a world of one, nor with an agent.
   c10::intrusive_ptr<c10d::Store> store;
   std::chrono::milliseconds timeout = std::chrono::minutes(5);
-  // A rank that meshrun launched has one: its daemon tells of deaths and of ranks that wait in vain,
-  // and asks for flight records. Absent: the ranks tell each other
+  // A rank that meshrun launched has one: its daemon tells of deaths and of ranks that wait in
+  // vain, and asks for flight records. Absent: the ranks tell each other
   // (ucx/engine/liveness/hub_watch.h).
   std::shared_ptr<agent::Agent> agent = nullptr;
   // How long ranks may wait for each other in vain (WaitReport::deadlock_after); absent: 3 s.

@@ -1,6 +1,6 @@
-// A collective of a group as its caller has asked for it, checked, and without its tensors. Autograd
-// nodes keep it for their backward, which is the adjoint of the same; plans keep it for all their
-// calls. Internal to parallel/collectives.
+// A collective of a group as its caller has asked for it, checked, and without its tensors.
+// Autograd nodes keep it for their backward, which is the adjoint of the same; plans keep it for
+// all their calls. Internal to parallel/collectives.
 //
 // Makers never raise for a wrong argument: it becomes spec.problem, which the call tells all ranks.
 #pragma once

@@ -2,8 +2,8 @@
 // dimension counted from the front, or a sentence that says what is wrong.
 //
 // Pure, without LibTorch's libraries. A wrong value never throws, since other ranks are waiting and
-// must learn of it: the sentence goes into CollectiveSpec::problem. It names the argument, its value
-// and what was expected.
+// must learn of it: the sentence goes into CollectiveSpec::problem. It names the argument, its
+// value and what was expected.
 #pragma once
 
 #include <cstdint>

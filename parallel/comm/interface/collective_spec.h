@@ -59,9 +59,9 @@ struct CollectiveSpec {
   // The Work is waited for later, and somebody else moves it forward meanwhile.
   bool async = false;
   // Puts the input's slices of an all-to-all together as they are sent, straight into the
-  // receiver's memory where that can be reached; where VCollectives::takes_fill(). The input is then
-  // looked at for its shape and dtype alone, and this rank's own piece is empty. Owns what it reads;
-  // called on any thread, until the Work is done.
+  // receiver's memory where that can be reached; where VCollectives::takes_fill(). The input is
+  // then looked at for its shape and dtype alone, and this rank's own piece is empty. Owns what it
+  // reads; called on any thread, until the Work is done.
   Fill fill = {};
   std::chrono::milliseconds timeout = c10d::kUnsetTimeout;  // 0 and less: the group's
 

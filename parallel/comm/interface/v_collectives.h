@@ -31,17 +31,17 @@ class VCollectives {
   // Whether CollectiveSpec::fill is taken.
   virtual bool takes_fill() const { return false; }
 
-  // `output` and `input` have the pieces of `spec` along its dims. A tensor of the root alone is not
-  // looked at elsewhere.
+  // `output` and `input` have the pieces of `spec` along its dims. A tensor of the root alone is
+  // not looked at elsewhere.
   //
   //   kAllGatherV       the output's slice of this rank may be `input` itself
   //   kReduceScatterV   added in rank order; on several hosts of several ranks a backend may add
   //                     each host's first
-  //   kAllToAllV        the two dims may differ (a transpose): elements travel in row-major order of
-  //                     the slice, which has the same extents at both ends. Where cut.sizes[rank] is
-  //                     0, slice `rank` of the output is left as it is, since the caller has written
-  //                     it; where received.sizes[rank] is 0, slice `rank` of the input stays where
-  //                     it is, and the caller reads it there
+  //   kAllToAllV        the two dims may differ (a transpose): elements travel in row-major order
+  //                     of the slice, which has the same extents at both ends. Where
+  //                     cut.sizes[rank] is 0, slice `rank` of the output is left as it is, since
+  //                     the caller has written it; where received.sizes[rank] is 0, slice `rank`
+  //                     of the input stays where it is, and the caller reads it there
   virtual WorkPtr run(const at::Tensor& output, const at::Tensor& input, CollectiveSpec spec) = 0;
 };
 

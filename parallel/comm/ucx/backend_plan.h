@@ -33,7 +33,8 @@ struct UcxBackend::Plan : CallCheck {
         scope(CallScope::current_name()),
         results(outputs.begin(), outputs.end()) {}
 
-  // cut.sizes: elements of the pieces, by rank, where all ranks know them; dim -1: of whole tensors.
+  // cut.sizes: elements of the pieces, by rank, where all ranks know them; dim -1: of whole
+  // tensors.
   CollectiveSpec spec;
   CallScope::Name scope;  // of the function that the program has called; none: of this call
 

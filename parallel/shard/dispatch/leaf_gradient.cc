@@ -26,10 +26,10 @@ class LeafHook : public torch::autograd::FunctionPreHook {
     if (!result[0].defined()) return result;
     const SpecPtr wanted = gradient_spec(leaf_.spec());
     result[0] = redistribute(promote(result[0], wanted->mesh()), wanted);
-    // AccumulateGrad keeps what it gets where nobody else holds the TensorImpl, and later adds to it.
-    // It cannot add to expanded memory, and must not to memory that the gradient of another leaf has
-    // too: two operands of one local sum get the same. A gradient that is recorded it copies anyway;
-    // a node here would stand on some ranks alone.
+    // AccumulateGrad keeps what it gets where nobody else holds the TensorImpl, and later adds to
+    // it. It cannot add to expanded memory, and must not to memory that the gradient of another
+    // leaf has too: two operands of one local sum get the same. A gradient that is recorded it
+    // copies anyway; a node here would stand on some ranks alone.
     if (c10::GradMode::is_enabled()) return result;
     const at::Tensor& local = local_of(result[0]);
     const bool is_dense = local.is_non_overlapping_and_dense();
@@ -55,8 +55,8 @@ bool is_leaf_that_requires_grad(const c10::TensorImpl& tensor) {
 
 void add_leaf_hook(const ShardTensorImpl& leaf) {
   auto* meta = static_cast<AutogradMeta*>(leaf.autograd_meta());
-  // The first register_hook() of a program clears hooks_, and puts its own list there; made now, the
-  // list is empty, and nothing is cleared later.
+  // The first register_hook() of a program clears hooks_, and puts its own list there; made now,
+  // the list is empty, and nothing is cleared later.
   if (!meta->cpp_hooks_list_) {
     torch::autograd::impl::create_cpp_hook(at::Tensor(
         c10::intrusive_ptr<c10::TensorImpl>::reclaim_copy(const_cast<ShardTensorImpl*>(&leaf))));

@@ -108,8 +108,8 @@ Dims normalized_dims(const at::Tensor& input, at::IntArrayRef shape, const char*
   return range(input.dim() - count, input.dim());
 }
 
-// Whether a layer is LibTorch's own on each rank's part. Where nothing is averaged between ranks but
-// a rank has no element, it is not: LibTorch's graph of no elements is another one than that of
+// Whether a layer is LibTorch's own on each rank's part. Where nothing is averaged between ranks
+// but a rank has no element, it is not: LibTorch's graph of no elements is another one than that of
 // some, and ranks exchange gradients in the order of their graphs.
 bool is_local(const Input& x, const Normalization& how) {
   if (!how.axes.empty()) return false;

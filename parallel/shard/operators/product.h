@@ -47,9 +47,9 @@ using LocalFixedProduct = at::Tensor (*)(const at::Tensor& a, const at::Tensor& 
 at::Tensor fixed_product(const FixedProduct& product, const at::Tensor& a, const at::Tensor& b,
                          LocalFixedProduct local);
 
-// A plain tensor of zeros with the operand's dtype, and its extents up to 2: what LibTorch's autocast
-// makes of it is what it makes of the whole operand. It casts products, except sums of one term; a
-// rank's extent may be 1 where the whole one is not.
+// A plain tensor of zeros with the operand's dtype, and its extents up to 2: what LibTorch's
+// autocast makes of it is what it makes of the whole operand. It casts products, except sums of one
+// term; a rank's extent may be 1 where the whole one is not.
 at::Tensor small_stand_in(const at::Tensor& operand);
 
 // Labels of the last dimensions of something that broadcasts to a result with these labels and

@@ -31,8 +31,8 @@ struct ExpectedParcel {
 class ParcelExchange {
  public:
   ParcelExchange() = default;
-  // `spec`: what is compared; kind, cuts and `async` are set here. With a problem in it, parcels are
-  // not looked at and wait() raises, on all ranks.
+  // `spec`: what is compared; kind, cuts and `async` are set here. With a problem in it, parcels
+  // are not looked at and wait() raises, on all ranks.
   ParcelExchange(const GroupArgument::Handle& group, c10::Device device,
                  const std::vector<Parcel>& sent, const std::vector<ExpectedParcel>& expected,
                  CollectiveSpec spec);

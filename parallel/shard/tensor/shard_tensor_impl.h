@@ -109,8 +109,8 @@ at::Tensor wrap(at::Tensor local, SpecPtr spec, ShardTensorImpl::WorkPtr pending
 c10::DimVector dense_strides(at::IntArrayRef sizes, at::IntArrayRef strides);
 // The same as wrap(), in the order of these global strides, which are dense.
 at::Tensor wrap_in_order(at::Tensor local, SpecPtr spec, at::IntArrayRef strides);
-// The same in the order of `format`. To preserve it is to take that of `like`, where `like` is dense
-// and of the same shape: what LibTorch does in its operators on elements.
+// The same in the order of `format`. To preserve it is to take that of `like`, where `like` is
+// dense and of the same shape: what LibTorch does in its operators on elements.
 at::Tensor wrap_like(at::Tensor local, SpecPtr spec, const at::Tensor& like,
                      at::MemoryFormat format = at::MemoryFormat::Preserve);
 // A view of a sharded tensor, which shares `local`'s memory. `strides`: the global ones that the

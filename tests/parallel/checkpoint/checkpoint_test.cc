@@ -889,8 +889,8 @@ TEST(KeptValuesTest, RefusesWhatItCannotKeep) {
   EXPECT_THAT(kept.names(), ElementsAre("a"));
 }
 
-// Two copies of a network, of which one's optimizer is kept from the beginning on; the other's state
-// is then replaced by the first one's.
+// Two copies of a network, of which one's optimizer is kept from the beginning on; the other's
+// state is then replaced by the first one's.
 void hand_on_optimizer(const std::function<Optimizer(const torch::nn::Module&)>& make) {
   at::manual_seed(1);
   Changing first(at::ones({1})), second(at::ones({1})), third(at::ones({1}));

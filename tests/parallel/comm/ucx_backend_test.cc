@@ -269,8 +269,8 @@ TEST(UcxBackendTest, AWrongCallOnOneRankIsAnErrorOnAllAndTheGroupGoesOn) {
   expect_success(run_ranks("ucx_finds_wrong_calls", env_ranks(2)));
 }
 
-// What continues an operation may run on a thread that waits in a function's name; it is not of that
-// function.
+// What continues an operation may run on a thread that waits in a function's name; it is not of
+// that function.
 MESHRUN_RANK_FUNCTION(ucx_continues_outside_of_scopes) {
   const World world;
   for (int round = 0; round < 200; ++round) {

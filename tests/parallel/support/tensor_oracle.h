@@ -10,8 +10,8 @@
 namespace meshrun {
 
 // One after the other, in rank order. float16 and bfloat16 as float32, rounded once, or in their
-// own dtype; bool: whether any is true. `divisor`: of an average, divided once, before the rounding.
-// Differentiable.
+// own dtype; bool: whether any is true. `divisor`: of an average, divided once, before the
+// rounding. Differentiable.
 at::Tensor sum_in_rank_order(const std::vector<at::Tensor>& of_ranks, bool use_fp32 = true,
                              int64_t divisor = 1);
 

@@ -9,7 +9,8 @@ OperatorCase over_last_dims(Draw& draw) {
   const int64_t count = draw.integer(1, 2);
   const at::Tensor normal = draw.normal({draw.extent(), draw.extent(), draw.extent()});
   const auto shape = normal.sizes().slice(3 - count).vec();
-  // One element is its own mean: what LibTorch then has in place of 0 is its rounding, of 1e-12 here.
+  // One element is its own mean: what LibTorch then has in place of 0 is its rounding, of 1e-12
+  // here.
   const at::Tensor x = c10::multiply_integers(shape) == 1 ? normal : normal + 100;
   const bool affine = draw.chance(0.7);
   OperatorCase drawn{

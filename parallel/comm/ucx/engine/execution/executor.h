@@ -81,8 +81,8 @@ class Executor : private StepScheduler::Listener {
   void remove_group(uint32_t group);
   AddressRecord address_record(uint32_t group) const;
 
-  // `spec`: an OperationSpec or a PointToPointSpec. Goes to a full group, too. The operation's timeout
-  // counts from `since`; absent: from now.
+  // `spec`: an OperationSpec or a PointToPointSpec. Goes to a full group, too. The operation's
+  // timeout counts from `since`; absent: from now.
   template <typename Spec>
   std::shared_ptr<Operation> submit(uint32_t group, Spec&& spec,
                                     std::optional<SteadyNanos> since = std::nullopt);
