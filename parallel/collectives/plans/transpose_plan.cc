@@ -1,11 +1,8 @@
 #include "parallel/collectives/plans/transpose_plan.h"
 
-#include <algorithm>
 #include <utility>
 
 #include "c10/util/Exception.h"
-#include "fmt/format.h"
-#include "parallel/base/collective_errors.h"
 #include "parallel/collectives/call/autograd_node.h"
 
 namespace meshrun {

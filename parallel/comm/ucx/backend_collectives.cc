@@ -38,9 +38,7 @@ bool agree_on_parts(UcxBackend::Plan& plan, const at::Tensor& part, const char* 
       })) {
     return false;
   }
-  plan.shape = {part.numel()};
-  plan.shape_agrees = true;
-  plan.bytes = static_cast<int64_t>(part.nbytes()) * size;
+  plan.agree_on_equal_parts(part, size);
   return true;
 }
 

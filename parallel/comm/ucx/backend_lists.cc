@@ -56,14 +56,6 @@ bool takes_one_of_each(UcxBackend::Plan& plan, size_t outputs, size_t inputs) {
   });
 }
 
-// Pieces of the same size on all ranks, which only the root sees.
-bool agree_on_one_size(UcxBackend::Plan& plan, const at::Tensor& own, int size) {
-  plan.shape = {own.numel()};
-  plan.shape_agrees = true;
-  plan.bytes = static_cast<int64_t>(own.nbytes()) * size;
-  return true;
-}
-
 bool all_have(UcxBackend::Plan& plan, const Tensors& list, const at::Tensor& own,
               const char* what) {
   for (size_t rank = 0; rank < list.size(); ++rank) {
@@ -181,7 +173,8 @@ UcxBackend::WorkPtr UcxBackend::gather(std::vector<Tensors>& outputs, Tensors& i
                          "list at the root alone",
                          inputs.size(), outputs.size());
                    }) &&
-      plan.takes(inputs[0], "the input") && agree_on_one_size(plan, inputs[0], size_)) {
+      plan.takes(inputs[0], "the input")) {
+    plan.agree_on_equal_parts(inputs[0], size_);
     if (is_root && takes_list(plan, outputs[0], size_, true, "output") &&
         all_have(plan, outputs[0], inputs[0], "output")) {
       for (const at::Tensor& output : outputs[0]) plan.write(output, Form::kRows);
@@ -207,7 +200,8 @@ UcxBackend::WorkPtr UcxBackend::scatter(Tensors& outputs, std::vector<Tensors>& 
                          "one list at the root alone",
                          outputs.size(), inputs.size());
                    }) &&
-      plan.takes_output(outputs[0], "the output") && agree_on_one_size(plan, outputs[0], size_)) {
+      plan.takes_output(outputs[0], "the output")) {
+    plan.agree_on_equal_parts(outputs[0], size_);
     if (is_root && takes_list(plan, inputs[0], size_, false, "input") &&
         all_have(plan, inputs[0], outputs[0], "input")) {
       for (const at::Tensor& input : inputs[0]) plan.read(input, Form::kRows);

@@ -1,7 +1,6 @@
 #include "parallel/comm/ucx/backend_plan.h"
 
 #include <algorithm>
-#include <numeric>
 
 #include "ATen/ops/empty.h"
 #include "c10/core/GradMode.h"
@@ -90,6 +89,12 @@ bool UcxBackend::Plan::takes(const at::Tensor& tensor, std::string_view name) {
 
 bool UcxBackend::Plan::takes_output(const at::Tensor& tensor, std::string_view name) {
   return takes(tensor, name) && has_own_elements(tensor, name);
+}
+
+void UcxBackend::Plan::agree_on_equal_parts(const at::Tensor& part, int size) {
+  shape = {part.numel()};
+  shape_agrees = true;
+  bytes = static_cast<int64_t>(part.nbytes()) * size;
 }
 
 void UcxBackend::Plan::reduces(int size) {

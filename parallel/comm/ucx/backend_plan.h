@@ -65,6 +65,8 @@ struct UcxBackend::Plan : CallCheck {
   // Dense, on the CPU, of the other tensors' dtype. `name` is the argument's.
   bool takes(const at::Tensor& tensor, std::string_view name);
   bool takes_output(const at::Tensor& tensor, std::string_view name);
+  // All ranks have a part as large as `part`.
+  void agree_on_equal_parts(const at::Tensor& part, int size);
   // By spec.op, of the dtype of the tensors taken so far.
   void reduces(int size);
 
