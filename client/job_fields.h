@@ -44,7 +44,7 @@ struct JobField {
   // With what name core/job_spec.h begins its errors about it. Empty: the first key.
   std::string in_spec;
 
-  // "--nodes". Empty: there is no flag.
+  // The name of the flag, such as "--nodes"; empty if the field has no flag.
   std::string FlagName() const { return flag.substr(0, flag.find(',')); }
 };
 

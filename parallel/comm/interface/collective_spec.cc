@@ -2,44 +2,41 @@
 
 #include <array>
 
+#include "c10/util/Exception.h"
+
 namespace meshrun {
 namespace {
 
 using c10d::OpType;
 using Kind = CollectiveSpec::Kind;
 
-struct Row {
-  OpType type;
-  Kind adjoint;
-};
-
 // By kind.
-constexpr std::array<Row, 18> kRows = {{
-    {OpType::BARRIER, Kind::kBarrier},
-    {OpType::BROADCAST, Kind::kReduce},
-    {OpType::ALLREDUCE, Kind::kAllReduce},
-    {OpType::REDUCE, Kind::kBroadcast},
-    {OpType::ALLGATHER, Kind::kReduceScatter},
-    {OpType::GATHER, Kind::kScatter},
-    {OpType::SCATTER, Kind::kGather},
-    {OpType::REDUCE_SCATTER, Kind::kAllGather},
-    {OpType::ALLTOALL, Kind::kAllToAll},
-    {OpType::SEND, Kind::kReceive},
-    {OpType::RECV, Kind::kSend},
-    {OpType::COALESCED, Kind::kCoalesced},
-    {OpType::ALLGATHER, Kind::kReduceScatterV},
-    {OpType::REDUCE_SCATTER, Kind::kAllGatherV},
-    {OpType::GATHER, Kind::kScatterV},
-    {OpType::SCATTER, Kind::kGatherV},
-    {OpType::ALLTOALL, Kind::kAllToAllV},
-    {OpType::BARRIER, Kind::kCompare},
-}};
-
-const Row& row_of(Kind kind) { return kRows[static_cast<size_t>(kind)]; }
+constexpr std::array<OpType, 18> kOpTypes = {
+    OpType::BARRIER,   OpType::BROADCAST,      OpType::ALLREDUCE, OpType::REDUCE,
+    OpType::ALLGATHER, OpType::GATHER,         OpType::SCATTER,   OpType::REDUCE_SCATTER,
+    OpType::ALLTOALL,  OpType::SEND,           OpType::RECV,      OpType::COALESCED,
+    OpType::ALLGATHER, OpType::REDUCE_SCATTER, OpType::GATHER,    OpType::SCATTER,
+    OpType::ALLTOALL,  OpType::BARRIER,
+};
 
 }  // namespace
 
-Kind adjoint_of(Kind kind) { return row_of(kind).adjoint; }
+Kind adjoint_of(Kind kind) {
+  switch (kind) {
+    case Kind::kAllGatherV:
+      return Kind::kReduceScatterV;
+    case Kind::kReduceScatterV:
+      return Kind::kAllGatherV;
+    case Kind::kGatherV:
+      return Kind::kScatterV;
+    case Kind::kScatterV:
+      return Kind::kGatherV;
+    case Kind::kAllToAllV:
+      return Kind::kAllToAllV;
+    default:
+      TORCH_INTERNAL_ASSERT(false, name_of(kind), " is not on pieces");
+  }
+}
 
 CollectiveSpec adjoint(CollectiveSpec spec) {
   spec.kind = adjoint_of(spec.kind);
@@ -47,6 +44,6 @@ CollectiveSpec adjoint(CollectiveSpec spec) {
   return spec;
 }
 
-OpType op_type_of(Kind kind) { return row_of(kind).type; }
+OpType op_type_of(Kind kind) { return kOpTypes[static_cast<size_t>(kind)]; }
 
 }  // namespace meshrun
