@@ -58,10 +58,7 @@ c10::intrusive_ptr<c10d::Work> start_compared(const ComparingBackend& comparer,
 
 PendingAllReduce all_reduce(const ProcessGroupPtr& group, const at::Tensor& tensor,
                             ReduceOp::RedOpType op, CollectiveSpec spec) {
-  check_collectives_allowed([] {
-    const char* const scope = CallScope::current();
-    return scope == nullptr ? "all_reduce" : scope;
-  });
+  check_collectives_allowed([] { return CallScope::current_or("all_reduce"); });
   const c10::DeviceType device = device_of(tensor, *group);
   const ComparingBackend own(group->getBackend(device));
   if (spec.problem.empty() && is_sharded(tensor)) spec.problem = kTakesLocalTensors;

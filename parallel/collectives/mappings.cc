@@ -1,6 +1,5 @@
 #include "parallel/collectives/mappings.h"
 
-#include <numeric>
 #include <utility>
 #include <vector>
 
@@ -55,9 +54,8 @@ struct ScatterTo : torch::autograd::Function<ScatterTo> {
                         const CollectivePtr& collective) {
     save_collective(ctx, collective);
     const Cut& cut = collective->spec.cut;
-    const int64_t begin =
-        std::accumulate(cut.sizes.begin(), cut.sizes.begin() + collective->rank, int64_t{0});
-    return input.narrow(cut.dim, begin, collective->own()).clone(at::MemoryFormat::Contiguous);
+    return input.narrow(cut.dim, cut.begin(collective->rank), collective->own())
+        .clone(at::MemoryFormat::Contiguous);
   }
   static variable_list backward(AutogradContext* ctx, const variable_list& gradients) {
     return only_first(GatherFrom::apply(gradients[0], saved_collective(ctx)));

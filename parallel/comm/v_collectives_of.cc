@@ -50,10 +50,7 @@ VCollectivesOf::VCollectivesOf(const c10::intrusive_ptr<c10d::ProcessGroup>& gro
   collectives_ = found_in<VCollectives>(*backend_);
   // The backend's own ask by themselves, and know the call.
   if (collectives_ != nullptr) return;
-  check_collectives_allowed([] {
-    const char* const scope = CallScope::current();
-    return scope == nullptr ? "a collective on uneven pieces" : scope;
-  });
+  check_collectives_allowed([] { return CallScope::current_or("a collective on uneven pieces"); });
   PointToPointVCollectives::Compare compare;
   if (auto comparer = comparer_of(*group)) {
     compare = [comparer](Comparison comparison) {

@@ -12,9 +12,6 @@ Kind kind_of(const Collective& collective, Pass pass) {
   return pass == Pass::kForward ? spec.kind : adjoint_of(spec.kind);
 }
 
-// Under which a node keeps its collective.
-const char* key_of(Pass pass) { return pass == Pass::kForward ? "collective" : "adjoint"; }
-
 // Static, for errors.
 const char* backward_name(const Collective& collective, Kind kind) {
   switch (kind) {
@@ -37,7 +34,8 @@ const char* backward_name(const Collective& collective, Kind kind) {
 
 at::Tensor CollectiveNode::forward(AutogradContext* ctx, const at::Tensor& tensor,
                                    const CollectivePtr& collective, Launch how) {
-  ctx->saved_data.emplace(key_of(how.pass), at::IValue::make_capsule(collective));
+  save_collective(ctx, collective);
+  if (how.pass == Pass::kBackward) ctx->saved_data.emplace("adjoint", true);
   if (kind_of(*collective, how.pass) == Kind::kScatterV && !collective->is_root() &&
       tensor.defined()) {
     ctx->saved_data.emplace("shape", tensor.sizes());
@@ -48,10 +46,8 @@ at::Tensor CollectiveNode::forward(AutogradContext* ctx, const at::Tensor& tenso
 }
 
 variable_list CollectiveNode::backward(AutogradContext* ctx, const variable_list& grads) {
-  const Pass pass =
-      ctx->saved_data.count(key_of(Pass::kBackward)) > 0 ? Pass::kBackward : Pass::kForward;
-  const auto collective =
-      c10::static_intrusive_pointer_cast<Collective>(ctx->saved_data.at(key_of(pass)).toCapsule());
+  const Pass pass = ctx->saved_data.count("adjoint") > 0 ? Pass::kBackward : Pass::kForward;
+  const CollectivePtr collective = saved_collective(ctx);
   const Kind kind = kind_of(*collective, pass);
   const CalledAs name(backward_name(*collective, kind));
   at::Tensor gradient = differentiable(grads[0], collective, opposite_of(pass));

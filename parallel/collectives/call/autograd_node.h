@@ -41,7 +41,7 @@ struct ConnectedZeros : torch::autograd::Function<ConnectedZeros> {
 };
 at::Tensor connected_zeros(const at::Tensor& tensor, at::IntArrayRef shape);
 
-// What a node keeps.
+// What a node keeps for its backward.
 inline void save_collective(AutogradContext* ctx, const CollectivePtr& collective) {
   ctx->saved_data.emplace("collective", at::IValue::make_capsule(collective));
 }

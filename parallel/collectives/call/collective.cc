@@ -5,8 +5,8 @@
 
 #include "ATen/ops/empty.h"
 #include "ATen/ops/full.h"
-#include "core/fingerprint.h"
 #include "fmt/format.h"
+#include "parallel/base/digest.h"
 #include "parallel/base/sharded_key.h"
 #include "parallel/base/split.h"
 #include "parallel/collectives/call/launch.h"
@@ -187,12 +187,10 @@ CollectivePtr make_transpose(const at::Tensor& tensor, int64_t dim0, int64_t dim
 void agree_on_transpose(CollectiveSpec& spec, uint64_t also) {
   const Cut& cut = spec.cut;
   const Cut& received = spec.received;
-  std::vector<int64_t> values = {cut.dim, received.dim, static_cast<int64_t>(also)};
-  values.insert(values.end(), cut.sizes.begin(), cut.sizes.end());
-  values.insert(values.end(), received.sizes.begin(), received.sizes.end());
-  const std::string_view bytes(reinterpret_cast<const char*>(values.data()),
-                               values.size() * sizeof(int64_t));
-  spec.agreed = Fingerprint(bytes) | 1;  // 0: nothing to compare
+  Digest digest;
+  digest.add(cut.dim).add(received.dim).add(static_cast<int64_t>(also));
+  digest.add(cut.sizes).add(received.sizes);
+  spec.agreed = digest.value() | 1;  // 0: nothing to compare
   spec.say([cut, received] {
     return fmt::format(" (transpose of dim {} {} and dim {} {})", cut.dim, to_words(cut.sizes),
                        received.dim, to_words(received.sizes));

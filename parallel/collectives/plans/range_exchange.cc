@@ -1,16 +1,14 @@
 #include "parallel/collectives/plans/range_exchange.h"
 
 #include <algorithm>
-#include <numeric>
-#include <string_view>
 #include <utility>
 
 #include "ATen/ops/cat.h"
 #include "ATen/ops/full.h"
 #include "ATen/ops/zeros.h"
-#include "core/fingerprint.h"
 #include "fmt/format.h"
 #include "parallel/base/collective_errors.h"
+#include "parallel/base/digest.h"
 #include "parallel/collectives/call/autograd_node.h"
 #include "parallel/comm/interface/call_check.h"
 
@@ -30,15 +28,10 @@ using StatePtr = c10::intrusive_ptr<RangeExchangeState>;
 
 uint64_t digest_of(int64_t dim, const std::vector<int64_t>& sizes,
                    const std::vector<SplitRange>& ranges, bool periodic) {
-  std::vector<int64_t> values = {dim, periodic};
-  values.insert(values.end(), sizes.begin(), sizes.end());
-  for (const SplitRange& range : ranges) {
-    values.push_back(range.begin);
-    values.push_back(range.end);
-  }
-  const std::string_view bytes(reinterpret_cast<const char*>(values.data()),
-                               values.size() * sizeof(int64_t));
-  return Fingerprint(bytes) | 1;  // 0: nothing to compare
+  Digest digest;
+  digest.add(dim).add(periodic).add(sizes);
+  for (const SplitRange& range : ranges) digest.add(range.begin).add(range.end);
+  return digest.value() | 1;  // 0: nothing to compare
 }
 
 std::string words_of(int64_t dim, const std::vector<int64_t>& sizes,

@@ -21,6 +21,11 @@ CallScope::~CallScope() {
 const char* CallScope::current() { return outermost.text; }
 CallScope::Name CallScope::current_name() { return outermost; }
 
+std::string CallScope::words_in(const char* scope, std::string_view operation, std::string words) {
+  if (scope == nullptr || scope == operation) return words;
+  return std::string(scope) + " (" + words + ")";
+}
+
 CallScope::Suspended::Suspended() : before_(std::exchange(outermost, Name())) {}
 CallScope::Suspended::~Suspended() { outermost = before_; }
 

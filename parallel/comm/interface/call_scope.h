@@ -14,6 +14,9 @@
 // name of the thread that makes it. No errors.
 #pragma once
 
+#include <string>
+#include <string_view>
+
 namespace meshrun {
 
 class CallScope {
@@ -33,6 +36,12 @@ class CallScope {
   // Null: none.
   static const char* current();
   static Name current_name();
+  static const char* current_or(const char* name) {
+    return current() == nullptr ? name : current();
+  }
+  // `words` of an operation that was called in `scope` (null: none): "scope (words)", unless the
+  // scope is the operation's own name, as some of Bagua's functions have it.
+  static std::string words_in(const char* scope, std::string_view operation, std::string words);
 
   // No scope, for what this thread does on behalf of others.
   class Suspended {

@@ -76,8 +76,7 @@ bool is_added_by_backend(at::ScalarType type, bool use_fp32) {
 
 // How many elements each slice of `tensor` has.
 std::vector<int64_t> elements_of(const at::Tensor& tensor, const Cut& cut) {
-  int64_t of_one = 1;
-  for (int64_t d = 0; d < tensor.dim(); ++d) of_one *= d == cut.dim ? 1 : tensor.size(d);
+  const int64_t of_one = slice_elements(tensor, cut.dim);
   std::vector<int64_t> elements;
   for (const int64_t extent : cut.sizes) elements.push_back(extent * of_one);
   return elements;

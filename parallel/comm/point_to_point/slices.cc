@@ -1,7 +1,6 @@
 #include "parallel/comm/point_to_point/slices.h"
 
 #include <algorithm>
-#include <numeric>
 
 #include "ATen/ops/empty.h"
 #include "c10/core/ScalarTypeToTypeMeta.h"
@@ -40,9 +39,7 @@ bool can_travel(const at::Tensor& tensor) {
 }
 
 at::Tensor slice_of(const at::Tensor& tensor, const Cut& cut, int rank) {
-  const Extents& sizes = cut.sizes;
-  const int64_t begin = std::accumulate(sizes.begin(), sizes.begin() + rank, int64_t{0});
-  return tensor.narrow(cut.dim, begin, cut.of(rank));
+  return tensor.narrow(cut.dim, cut.begin(rank), cut.of(rank));
 }
 
 void copy_own(const at::Tensor& output, const at::Tensor& input) {

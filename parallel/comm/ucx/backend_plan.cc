@@ -306,10 +306,7 @@ std::string UcxBackend::Plan::own_words() const {
 }
 
 std::string UcxBackend::Plan::words() const {
-  // Bagua's functions have some of the operations' names.
-  const bool is_named_alike =
-      scope.text == nullptr || std::string_view(scope.text) == name_of(spec.kind);
-  return is_named_alike ? own_words() : fmt::format("{} ({})", scope.text, own_words());
+  return CallScope::words_in(scope.text, name_of(spec.kind), own_words());
 }
 
 }  // namespace meshrun

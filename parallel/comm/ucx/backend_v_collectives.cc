@@ -14,13 +14,6 @@ using Form = UcxBackend::Plan::Form;
 using Kind = OperationKind;
 using Plan = UcxBackend::Plan;
 
-// Elements of a slice of extent 1 along `dim`.
-int64_t elements_beside(const at::Tensor& tensor, int64_t dim) {
-  int64_t elements = 1;
-  for (int64_t d = 0; d < tensor.dim(); ++d) elements *= d == dim ? 1 : tensor.size(d);
-  return elements;
-}
-
 // What all ranks have alike: `tensor`, except its extent along the cut.
 void agree_on_pieces(Plan& plan, const at::Tensor& tensor) {
   const Cut& cut = plan.spec.cut;
@@ -28,7 +21,7 @@ void agree_on_pieces(Plan& plan, const at::Tensor& tensor) {
   plan.shape[static_cast<size_t>(cut.dim)] = -1;
   plan.shape_agrees = true;
   plan.bytes =
-      static_cast<int64_t>(tensor.element_size()) * elements_beside(tensor, cut.dim) * cut.total();
+      static_cast<int64_t>(tensor.element_size()) * slice_elements(tensor, cut.dim) * cut.total();
 }
 
 Plan::Slices slices_of(const at::Tensor& tensor, const Cut& cut, int64_t cut_dim) {
@@ -138,8 +131,8 @@ void plan_all_to_all(Plan& plan, int rank, const at::Tensor& output, const at::T
   ucx::PieceSizes& sizes = plan.own_sizes;
   sizes.sent.assign(sent.sizes.begin(), sent.sizes.end());
   sizes.expected.assign(received.sizes.begin(), received.sizes.end());
-  sizes.sent_slice = elements_beside(input, sent.dim);
-  sizes.expected_slice = elements_beside(output, received.dim);
+  sizes.sent_slice = slice_elements(input, sent.dim);
+  sizes.expected_slice = slice_elements(output, received.dim);
 }
 
 void plan_pieces(Plan& plan, int rank, const at::Tensor& output, const at::Tensor& input) {

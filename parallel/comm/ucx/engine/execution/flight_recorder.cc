@@ -8,6 +8,7 @@
 #include "fmt/format.h"
 #include "fmt/ranges.h"
 #include "nlohmann/json.hpp"
+#include "parallel/comm/interface/call_scope.h"
 
 namespace meshrun::ucx {
 namespace {
@@ -102,8 +103,7 @@ std::string to_json(const std::string& group_name, const std::vector<FlightRecor
 
 std::string called(const FlightRecord& record) {
   const std::string name = name_of(record.kind);
-  const bool is_named_alike = record.scope == nullptr || name == record.scope;
-  return is_named_alike ? name : fmt::format("{} ({})", record.scope, name);
+  return CallScope::words_in(record.scope, name, name);
 }
 
 std::string describe(const FlightRecord& record) {
