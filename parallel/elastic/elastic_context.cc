@@ -18,6 +18,7 @@
 #include "parallel/checkpoint/checkpoint.h"
 #include "parallel/comm/interface/call_scope.h"
 #include "parallel/manager/distributed_manager.h"
+#include "third_party/libtorch/shims.h"
 
 namespace meshrun {
 namespace {
@@ -77,7 +78,7 @@ std::vector<int64_t> meet_all(DistributedManager& manager, int64_t steps) {
   const at::TensorOptions options = at::TensorOptions(at::kLong).device(manager.device());
   at::Tensor own = at::full({1}, steps, options);
   at::Tensor all = at::full({manager.world_size()}, kUnheard, options);
-  manager.world()->_allgather_base(all, own)->wait();
+  libtorch::all_gather_single(*manager.world(), all, own)->wait();
   const at::Tensor heard = all.cpu();
   const auto* const begin = heard.const_data_ptr<int64_t>();
   std::vector<int64_t> by_rank(begin, begin + heard.numel());

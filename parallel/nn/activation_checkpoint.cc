@@ -12,6 +12,7 @@
 
 #include "parallel/nn/autocast.h"
 #include "parallel/shard/random/random_operation.h"
+#include "third_party/libtorch/shims.h"
 
 namespace meshrun::detail {
 namespace {
@@ -153,7 +154,7 @@ struct Checkpoint : torch::autograd::Function<Checkpoint> {
                                 "checkpoint() has no second derivative (create_graph)");
     const auto call =
         c10::static_intrusive_pointer_cast<Call>(ctx->saved_data.at("call").toCapsule());
-    const auto capture = std::make_shared<Capture>();
+    const auto capture = libtorch::make_node<Capture>();
     variable_list inputs;
     for (const Tensor& saved : ctx->get_saved_variables()) {
       inputs.push_back(saved.detach());

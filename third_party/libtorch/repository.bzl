@@ -1,4 +1,7 @@
-"""Finds LibTorch on this machine: LIBTORCH_HOME, else the cache that tools/setup fills."""
+"""Finds LibTorch on this machine: LIBTORCH_HOME, else the cache that tools/setup fills, of the version MESHRUN_LIBTORCH (which
+`tools/setup --libtorch` leaves in user.bazelrc), else of LIBTORCH_VERSION."""
+
+load(":version.bzl", "LIBTORCH_VERSION")
 
 def _cache_dir(environ):
     if environ.get("XDG_CACHE_HOME"):
@@ -39,14 +42,15 @@ cc_library(
 def _libtorch_impl(repository_ctx):
     environ = repository_ctx.os.environ
     home = environ.get("LIBTORCH_HOME")
+    version = environ.get("MESHRUN_LIBTORCH") or LIBTORCH_VERSION
     if not home:
-        home = "{}/meshrun/libtorch-{}".format(_cache_dir(environ), repository_ctx.attr.version)
+        home = "{}/meshrun/libtorch-{}".format(_cache_dir(environ), version)
     root = repository_ctx.path(home)
     for needed in ["include/torch/csrc/api/include/torch/torch.h", "lib/libtorch_cpu.so", "lib/libc10.so"]:
         if not repository_ctx.path(home + "/" + needed).exists:
             fail(("LibTorch {} is not complete in {} ({} is missing): run tools/setup, " +
                   "or set LIBTORCH_HOME to a directory with its include/ and lib/.").format(
-                repository_ctx.attr.version,
+                version,
                 home,
                 needed,
             ))
@@ -70,10 +74,10 @@ def _libtorch_impl(repository_ctx):
 
 libtorch_repository = repository_rule(
     implementation = _libtorch_impl,
-    attrs = {"version": attr.string(mandatory = True)},
     environ = [
         "HOME",
         "LIBTORCH_HOME",
+        "MESHRUN_LIBTORCH",
         "XDG_CACHE_HOME",
     ],
     local = True,

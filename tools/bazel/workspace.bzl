@@ -41,4 +41,4 @@ def meshrun_dependencies():
     if not native.existing_rule("cuda"):
         cuda_repository(name = "cuda")
     if not native.existing_rule("libtorch"):
-        libtorch_repository(name = "libtorch", version = "2.11.0")
+        libtorch_repository(name = "libtorch")

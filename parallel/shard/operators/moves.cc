@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "ATen/WrapDimUtils.h"
+#include "ATen/WrapDimUtilsMulti.h"
 #include "ATen/core/LegacyTypeDispatch.h"
 #include "ATen/ops/diag_embed.h"
 #include "ATen/ops/flip.h"

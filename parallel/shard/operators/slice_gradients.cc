@@ -3,7 +3,6 @@
 // one is zeros of this rank's part. LibTorch's own formulas know the global shape alone.
 //
 // Views as LibTorch makes them, with another node: writes through them are recorded as ever.
-#include <memory>
 #include <utility>
 #include <vector>
 
@@ -25,6 +24,7 @@
 #include "parallel/shard/dispatch/operator_table.h"
 #include "parallel/shard/layout/view_layout.h"
 #include "parallel/shard/operators/view_parts.h"
+#include "third_party/libtorch/shims.h"
 #include "torch/csrc/autograd/function.h"
 #include "torch/csrc/autograd/functions/utils.h"
 
@@ -128,7 +128,7 @@ struct SplitNode : CutNode {
 
 // The view that `call` makes, with `node` as its gradient.
 template <typename Call>
-at::Tensor with_node(const at::Tensor& self, const std::shared_ptr<CutNode>& node, int64_t dim,
+at::Tensor with_node(const at::Tensor& self, const libtorch::NodePtr<CutNode>& node, int64_t dim,
                      const Call& call) {
   node->spec = gradient_spec(spec_of(self));
   node->dim = dim;
@@ -143,7 +143,7 @@ at::Tensor with_node(const at::Tensor& self, const std::shared_ptr<CutNode>& nod
 
 // The same of all views at once.
 template <typename Call>
-std::vector<at::Tensor> with_one_node(const at::Tensor& self, const std::shared_ptr<CutNode>& node,
+std::vector<at::Tensor> with_one_node(const at::Tensor& self, const libtorch::NodePtr<CutNode>& node,
                                       int64_t dim, const Call& call) {
   node->spec = gradient_spec(spec_of(self));
   node->dim = dim;
@@ -170,7 +170,7 @@ at::Tensor select_recorded(const at::Tensor& self, int64_t dim, int64_t index) {
   const int64_t along = at::maybe_wrap_dim(dim, self.dim());
   const int64_t extent = self.size(along);
   if (!is_recorded(self, along) || index < -extent || index >= extent) return plainly(call);
-  auto node = std::make_shared<SelectOfCut>();
+  auto node = libtorch::make_node<SelectOfCut>();
   node->index = index < 0 ? index + extent : index;
   return with_node(self, node, along, call);
 }
@@ -181,7 +181,7 @@ at::Tensor slice_recorded(const at::Tensor& self, int64_t dim, std::optional<int
   if (self.dim() == 0 || step <= 0) return plainly(call);
   const int64_t along = at::maybe_wrap_dim(dim, self.dim());
   if (!is_recorded(self, along)) return plainly(call);
-  auto node = std::make_shared<SliceOfCut>();
+  auto node = libtorch::make_node<SliceOfCut>();
   node->range = slice_range(self.size(along), start, end, step);
   return with_node(self, node, along, call);
 }
@@ -197,7 +197,7 @@ template <typename Call>
 std::vector<at::Tensor> split_recorded(const at::Tensor& self, int64_t dim, const Call& call) {
   if (!is_recorded(self)) return plainly(call);
   const int64_t along = at::maybe_wrap_dim(dim, self.dim());
-  const auto node = std::make_shared<SplitNode>();
+  const auto node = libtorch::make_node<SplitNode>();
   std::vector<at::Tensor> pieces = with_one_node(self, node, along, call);
   int64_t start = 0;
   for (const at::Tensor& piece : pieces) {
@@ -229,7 +229,7 @@ std::vector<at::Tensor> unbind_of_one_node(const at::Tensor& self, int64_t dim) 
   const int64_t along = at::maybe_wrap_dim(dim, self.dim());
   // A dimension without elements gives no views, so there is no gradient to record.
   if (self.size(along) == 0) return plainly(call);
-  return with_one_node(self, std::make_shared<SplitNode>(), along, call);
+  return with_one_node(self, libtorch::make_node<SplitNode>(), along, call);
 }
 
 const bool kRegistered =

@@ -8,6 +8,7 @@
 #include "ATen/InferSize.h"
 #include "ATen/TensorUtils.h"
 #include "ATen/WrapDimUtils.h"
+#include "ATen/WrapDimUtilsMulti.h"
 #include "ATen/core/LegacyTypeDispatch.h"
 #include "ATen/ops/_conj.h"
 #include "ATen/ops/_neg_view.h"

@@ -31,11 +31,14 @@ class Other:
         self.site = site
         self.root = site.directory / "root"
         self.root.mkdir()
-        self.libtorch = pathlib.Path(os.environ.get("LIBTORCH_HOME") or CACHE / "libtorch-2.11.0")
-        check((self.libtorch / "lib/libcudart.so.13").exists(), f"{self.libtorch} has no CUDA runtime: call tools/setup")
         (self.root / LIBTORCH[1:]).mkdir(parents=True)
         for tar, place in ((debian(RELEASE), self.root), (archive, self.root / "opt")):
             subprocess.run(["tar", "-C", place, "--numeric-owner", "-xf", tar], check=True)
+        version = (self.root / TREE[1:] / "share/meshrun/libtorch-version").read_text().strip()
+        fetched = [pathlib.Path(os.environ["LIBTORCH_HOME"])] if "LIBTORCH_HOME" in os.environ else sorted(CACHE.glob(f"libtorch-{version}.*"))
+        check(fetched and (fetched[-1] / "lib/libcudart.so.13").exists(),
+              f"no LibTorch {version} with a CUDA runtime in {CACHE}: call tools/setup --libtorch")
+        self.libtorch = fetched[-1]
 
     def run(self, script, timeout=600, **variables):
         """Runs a shell's words in it. Returns (exit code, stdout, stderr, seconds). What it mounts and starts ends with it."""

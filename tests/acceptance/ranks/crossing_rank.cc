@@ -23,6 +23,7 @@
 #include "parallel/manager/distributed_manager.h"
 #include "tests/acceptance/ranks/interface_bytes.h"
 #include "tests/acceptance/ranks/sum_brackets.h"
+#include "third_party/libtorch/shims.h"
 #include "torch/csrc/distributed/c10d/ProcessGroup.hpp"
 
 namespace meshrun {
@@ -70,7 +71,7 @@ int run(const std::string& interface, std::string_view places, bool sums_alone) 
        [&] {
          at::Tensor all = at::zeros({kElements});
          at::Tensor mine = pattern.narrow(0, rank * part, part).contiguous();
-         group->_allgather_base(all, mine)->wait();
+         libtorch::all_gather_single(*group, all, mine)->wait();
          return at::equal(all, pattern);
        }},
       {"broadcast", hosts - 1,
@@ -84,7 +85,7 @@ int run(const std::string& interface, std::string_view places, bool sums_alone) 
       {"reduce_scatter", hosts - 1,
        [&] {
          at::Tensor all = contribution(rank, at::kFloat), mine = at::zeros({part});
-         group->_reduce_scatter_base(mine, all)->wait();
+         libtorch::reduce_scatter_single(*group, mine, all)->wait();
          return at::equal(mine, sum.narrow(0, rank * part, part));
        }},
   };

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "c10/util/Exception.h"
+#include "third_party/libtorch/shims.h"
 #include "torch/csrc/distributed/c10d/ProcessGroup.hpp"
 
 namespace meshrun {
@@ -67,7 +68,7 @@ class Calls {
     const int64_t equal = count / size_;
     at::Tensor all = mine.narrow(0, 0, equal * size_), part = at::empty({equal}, mine.options());
     add("reduce_scatter of equal pieces: " + what, part, expected.narrow(0, rank_ * equal, equal),
-        group_->_reduce_scatter_base(part, all, scatter));
+        libtorch::reduce_scatter_single(*group_, part, all, scatter));
 
     // Rank r has r + 1 parts of the whole.
     const auto begin = [&](int64_t rank) {

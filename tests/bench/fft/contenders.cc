@@ -8,6 +8,7 @@
 #include "ATen/ATen.h"
 #include "parallel/base/split.h"
 #include "parallel/fft/distributed_fft.h"
+#include "third_party/libtorch/shims.h"
 
 namespace meshrun::bench {
 namespace {
@@ -107,7 +108,7 @@ FftContender physicsnemo_forward(const FftProblem& problem, const Group& group, 
     // Gloo knows no complex numbers.
     Tensor real_input = at::view_as_real(input);
     Tensor real_output = at::view_as_real(output);
-    group->alltoall_base(real_output, real_input, even, even)->wait();
+    libtorch::all_to_all_single(*group, real_output, real_input, even, even)->wait();
     std::vector<Tensor> received;
     for (int64_t r = 0; r < p; ++r) received.push_back(output[r]);
     y = at::fft_fft(at::cat(received, 2), std::nullopt, 2, "ortho");

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "tests/parallel/comm/ucx_world.h"
+#include "third_party/libtorch/shims.h"
 #include "torch/csrc/distributed/c10d/ProcessGroup.hpp"
 
 namespace meshrun {
@@ -115,13 +116,13 @@ class Conformance {
   void all_gather_base() {
     const int64_t count = counts_[0];
     Tensor output = unwritten(count * world_.size, type_), input = own(5, count);
-    world_.group->_allgather_base(output, input)->wait();
+    libtorch::all_gather_single(*world_.group, output, input)->wait();
     expect_same(output, at::cat(of_ranks(5, count)), "_allgather_base");
     // In place.
     Tensor both = unwritten(count * world_.size, type_);
     Tensor mine = both.narrow(0, world_.rank * count, count);
     mine.copy_(own(6, count));
-    world_.group->_allgather_base(both, mine)->wait();
+    libtorch::all_gather_single(*world_.group, both, mine)->wait();
     expect_same(both, at::cat(of_ranks(6, count)), "_allgather_base in place");
   }
 
@@ -134,7 +135,7 @@ class Conformance {
     world_.group->allgather_coalesced(outputs, inputs)->wait();
     Tensors into = {unwritten(total_ * world_.size, type_), unwritten(2 * world_.size, type_)};
     Tensors from = {own(9, total_), own(10, 2)};
-    world_.group->allgather_into_tensor_coalesced(into, from)->wait();
+    libtorch::all_gather_single_coalesced(*world_.group, into, from)->wait();
     expect_same(into[0], at::cat(of_ranks(9, total_)), "allgather_into_tensor_coalesced");
     expect_same(into[1], at::cat(of_ranks(10, 2)), "allgather_into_tensor_coalesced");
     for (int rank = 0; rank < world_.size; ++rank) {
@@ -185,11 +186,11 @@ class Conformance {
     Tensor output = unwritten(count, type_), input = own(12, count * world_.size);
     const Tensor expected =
         sum_in_rank_order(of_ranks(12, count * world_.size)).narrow(0, world_.rank * count, count);
-    world_.group->_reduce_scatter_base(output, input)->wait();
+    libtorch::reduce_scatter_single(*world_.group, output, input)->wait();
     expect_same(output, expected, "_reduce_scatter_base");
     Tensors outputs = {unwritten(count, type_), unwritten(3, type_)};
     Tensors inputs = {input, own(13, 3 * world_.size)};
-    world_.group->reduce_scatter_tensor_coalesced(outputs, inputs)->wait();
+    libtorch::reduce_scatter_single_coalesced(*world_.group, outputs, inputs)->wait();
     expect_same(outputs[0], expected, "reduce_scatter_tensor_coalesced");
     expect_same(outputs[1],
                 sum_in_rank_order(of_ranks(13, 3 * world_.size)).narrow(0, world_.rank * 3, 3),
@@ -213,7 +214,7 @@ class Conformance {
       received.push_back(unwritten(2 * from.back(), type_).view({-1, 2}));
     }
     Tensor input = at::cat(sent), output = at::cat(received);
-    world_.group->alltoall_base(output, input, from, to)->wait();
+    libtorch::all_to_all_single(*world_.group, output, input, from, to)->wait();
     expect_same(output, at::cat(expected), "alltoall_base");
     world_.group->alltoall(received, sent)->wait();
     for (int rank = 0; rank < world_.size; ++rank) {
@@ -223,7 +224,7 @@ class Conformance {
     std::vector<int64_t> none;
     input = own(14, counts_[0] * world_.size);
     output = unwritten(counts_[0] * world_.size, type_);
-    world_.group->alltoall_base(output, input, none, none)->wait();
+    libtorch::all_to_all_single(*world_.group, output, input, none, none)->wait();
     Tensors shares;
     for (const Tensor& of_rank : of_ranks(14, counts_[0] * world_.size)) {
       shares.push_back(of_rank.narrow(0, world_.rank * counts_[0], counts_[0]));

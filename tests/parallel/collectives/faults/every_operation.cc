@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 
 #include "parallel/collectives/collectives.h"
+#include "third_party/libtorch/shims.h"
 #include "torch/csrc/distributed/c10d/ProcessGroup.hpp"
 
 namespace meshrun {
@@ -84,7 +85,7 @@ std::vector<NamedOperation> make_operations() {
       {"_allgather_base",
        [](const Group& group) {
          Tensor output = for_all(group), input = some();
-         group->_allgather_base(output, input)->wait();
+         libtorch::all_gather_single(*group, output, input)->wait();
        }},
       {"allgather_coalesced",
        [](const Group& group) {
@@ -96,7 +97,7 @@ std::vector<NamedOperation> make_operations() {
       {"allgather_into_tensor_coalesced",
        [](const Group& group) {
          Tensors outputs = {for_all(group), for_all(group)}, inputs = {some(), some()};
-         group->allgather_into_tensor_coalesced(outputs, inputs)->wait();
+         libtorch::all_gather_single_coalesced(*group, outputs, inputs)->wait();
        }},
       {"gather",
        [](const Group& group) {
@@ -121,18 +122,18 @@ std::vector<NamedOperation> make_operations() {
       {"_reduce_scatter_base",
        [](const Group& group) {
          Tensor output = some(), input = for_all(group);
-         group->_reduce_scatter_base(output, input)->wait();
+         libtorch::reduce_scatter_single(*group, output, input)->wait();
        }},
       {"reduce_scatter_tensor_coalesced",
        [](const Group& group) {
          Tensors outputs = {some(), some()}, inputs = {for_all(group), for_all(group)};
-         group->reduce_scatter_tensor_coalesced(outputs, inputs)->wait();
+         libtorch::reduce_scatter_single_coalesced(*group, outputs, inputs)->wait();
        }},
       {"alltoall_base",
        [](const Group& group) {
          Tensor output = for_all(group), input = for_all(group);
          Counts none;
-         group->alltoall_base(output, input, none, none)->wait();
+         libtorch::all_to_all_single(*group, output, input, none, none)->wait();
        }},
       {"alltoall",
        [](const Group& group) {
