@@ -21,6 +21,16 @@
 
 namespace meshrun::libtorch {
 
+#define MESHRUN_TO_TEXT(number) #number
+#define MESHRUN_MAJOR_AND_MINOR(major, minor) MESHRUN_TO_TEXT(major) "." MESHRUN_TO_TEXT(minor)
+
+// "2.15": a program runs with LibTorch of the same.
+inline constexpr char kVersion[] =
+    MESHRUN_MAJOR_AND_MINOR(TORCH_VERSION_MAJOR, TORCH_VERSION_MINOR);
+
+#undef MESHRUN_MAJOR_AND_MINOR
+#undef MESHRUN_TO_TEXT
+
 // 2.13: autograd's nodes count their own references, and c10d::ProcessGroup has other names.
 #if TORCH_VERSION_MINOR >= 13
 

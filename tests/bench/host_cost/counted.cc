@@ -57,7 +57,8 @@ std::map<std::string, Counted> count_under_callgrind(const std::string& program)
     const auto json = nlohmann::json::parse(line);
     const std::string name = json.at("name");
     calls[name] = json.at("calls");
-    counted[name] = {.allocations = json.at("allocations"),
+    counted[name] = {.libtorch = json.at("libtorch"),
+                     .allocations = json.at("allocations"),
                      .peak_bytes = json.at("peak_bytes"),
                      .copied_bytes = json.at("copied_bytes")};
   }
@@ -73,9 +74,14 @@ std::map<std::string, Counted> count_under_callgrind(const std::string& program)
 void expect_recorded_ratios(std::map<std::string, Counted>& counted, const std::string& reference,
                             const std::string& path) {
   std::ifstream file(path);
-  const auto recorded = nlohmann::json::parse(file).at("ratios");
+  const auto versions = nlohmann::json::parse(file).at("ratios");
   const double unit = counted[reference].instructions;
   ASSERT_GT(unit, 0);
+  const std::string version = counted[reference].libtorch;
+  if (!versions.contains(version)) {
+    GTEST_SKIP() << "nothing is recorded of LibTorch " << version << " in " << path;
+  }
+  const auto recorded = versions.at(version);
   for (const auto& [name, ratio] : recorded.items()) {
     const double instructions = counted[name].instructions;
     EXPECT_NEAR(instructions / unit / ratio.get<double>(), 1, kTolerance)

@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "tests/bench/collectives/counting_allocator.h"
+#include "third_party/libtorch/shims.h"
 
 namespace meshrun::bench {
 namespace {
@@ -54,6 +55,7 @@ void count(const Row& row, const std::function<int64_t()>& copied_bytes) {
     row.run();
   }
   const nlohmann::json line = {{"name", row.name},
+                               {"libtorch", libtorch::kVersion},
                                {"calls", kCountedCalls},
                                {"allocations", allocator.allocations()},
                                {"peak_bytes", allocator.peak_bytes()},
