@@ -417,6 +417,14 @@ void expect_splits_compared(const World& world, PointToPointVCollectives& collec
   given.requires_grad = world.rank == last;
   text = raised(ones, ones, given);
   EXPECT_NE(text.find("with a gradient"), std::string::npos) << text;
+  // Equal sizes by different plans.
+  given = {};
+  given.agreed = world.rank == last ? 2 : 1;
+  given.say([plan = given.agreed] { return ", plan " + std::to_string(plan); });
+  text = raised(ones, ones, given);
+  for (const char* const plan : {", plan 1", ", plan 2"}) {
+    EXPECT_NE(text.find(plan), std::string::npos) << text;
+  }
   EXPECT_EQ(raised(ones, ones), "nothing");
 }
 
