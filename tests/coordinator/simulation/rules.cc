@@ -79,15 +79,15 @@ void Rules::CheckRow(const StateMachine& machine, const Job& job, const Facts& f
 // What a member holds is held, by itself or by one that follows it, until its processes have truly
 // ended.
 void Rules::CheckEndedMembers(const Job& job, Facts& facts) {
-  for (const auto& [node_id, ended] : facts.members) {
-    if (ended || !ledger_->HasProcesses(node_id, job.id())) continue;
+  for (const KnownMember& member : facts.members) {
+    const std::string& node_id = member.node_id;
+    if (member.ended || !ledger_->HasProcesses(node_id, job.id())) continue;
     const auto there = job.member_by_node.find(node_id);
     const bool holds =
         job.active() && there != job.member_by_node.end() && !job.members[there->second].ended;
-    const bool leaves = std::any_of(job.leaving.begin(), job.leaving.end(),
-                                    [&, node = node_id](const LeavingMember& leaving) {
-                                      return leaving.member.node_id == node;
-                                    });
+    const bool leaves = std::any_of(
+        job.leaving.begin(), job.leaving.end(),
+        [&](const LeavingMember& leaving) { return leaving.member.node_id == node_id; });
     if (holds || leaves) continue;
     ledger_->Fail(
         fmt::format("the coordinator holds generation {} of {} on {} for ended, and it runs: GPUs "
@@ -132,6 +132,10 @@ void Rules::CheckFences(const StateMachine& machine) {
   }
 }
 
+Rules::KnownMember Rules::Known(const Member& member) {
+  return {member.node_id, member.ended, member.slots, member.memory_bytes, member.gpus};
+}
+
 void Rules::Remember(const Job& job, Facts& facts) {
   const v1::Job& view = job.view;
   if (IsEnd(facts.state) && view.state() != facts.state) {
@@ -151,9 +155,11 @@ void Rules::Remember(const Job& job, Facts& facts) {
   facts.failure = view.failure().SerializeAsString();
   facts.members.clear();
   if (job.active()) {
-    for (const Member& member : job.members) {
-      facts.members.emplace_back(member.node_id, member.ended);
-    }
+    for (const Member& member : job.members) facts.members.push_back(Known(member));
+  }
+  facts.leaving.clear();
+  for (const LeavingMember& leaving : job.leaving) {
+    facts.leaving[{leaving.generation, leaving.node_rank}] = Known(leaving.member);
   }
   if (IsCharged(view.failure()) && view.failure().generation() < view.generation()) {
     facts.charged.insert(view.failure().generation());
@@ -201,6 +207,7 @@ void Rules::CheckPlaces(const Job& job) {
 void Rules::CheckNodes(const StateMachine& machine) {
   struct Held {
     uint32_t slots = 0;
+    uint64_t memory_bytes = 0;
     std::set<uint32_t> gpus;
     std::multiset<std::string> jobs;
   };
@@ -209,6 +216,7 @@ void Rules::CheckNodes(const StateMachine& machine) {
     const auto hold = [&, id = id](const Member& member) {
       Held& on = held[member.node_id];
       on.slots += member.slots;
+      on.memory_bytes += member.memory_bytes;
       on.jobs.insert(id);
       for (const uint32_t gpu : member.gpus) {
         if (on.gpus.insert(gpu).second) continue;
@@ -234,6 +242,13 @@ void Rules::CheckNodes(const StateMachine& machine) {
                       "hold {}, {} and {}",
                       id, node.record.slots_used(), used.size(), node.jobs.size(), on.slots,
                       on.gpus.size(), on.jobs.size()));
+    }
+    if (node.record.memory_used_bytes() != on.memory_bytes ||
+        on.memory_bytes > node.record.resources().memory_bytes()) {
+      ledger_->Fail(
+          fmt::format("{} counts {} of {} bytes of memory in use, and its members hold {}", id,
+                      node.record.memory_used_bytes(), node.record.resources().memory_bytes(),
+                      on.memory_bytes));
     }
     if (on.slots > node.record.resources().slots()) {
       ledger_->Fail(fmt::format("{} of {} slots of {} are given out", on.slots,
@@ -288,15 +303,27 @@ void Rules::OnRestored(const StateMachine& machine) {
       ledger_->Fail(fmt::format("{} was {} and is restored as {}", id, StateName(facts.state),
                                 StateName(view.state())));
     }
-    for (size_t i = 0; i < facts.members.size(); ++i) {
-      const auto& [node_id, ended] = facts.members[i];
-      if (i < job.members.size() && job.members[i].node_id == node_id &&
-          job.members[i].ended == ended) {
-        continue;
-      }
-      ledger_->Fail(fmt::format("member {} of {} on {} is not restored as it was", i, id, node_id));
-    }
+    CheckRestoredMembers(job, facts);
   }
+}
+
+void Rules::CheckRestoredMembers(const Job& job, const Facts& facts) {
+  for (size_t i = 0; i < facts.members.size(); ++i) {
+    if (i < job.members.size() && Known(job.members[i]) == facts.members[i]) continue;
+    ledger_->Fail(fmt::format("member {} of {} on {} is not restored as it was", i, job.id(),
+                              facts.members[i].node_id));
+  }
+  size_t same = 0;
+  for (const LeavingMember& leaving : job.leaving) {
+    const auto before = facts.leaving.find({leaving.generation, leaving.node_rank});
+    if (before == facts.leaving.end()) continue;
+    KnownMember now = Known(leaving.member);
+    now.ended = before->second.ended;
+    same += now == before->second;
+  }
+  if (same == facts.leaving.size()) return;
+  ledger_->Fail(fmt::format("{} of the {} members that leave {} are restored as they were", same,
+                            facts.leaving.size(), job.id()));
 }
 
 void Rules::CheckNothingLeft(const StateMachine& machine) {

@@ -31,6 +31,15 @@ class Rules : public CoordinatorProcess::Observer {
   void CheckNothingLeft(const StateMachine& machine);
 
  private:
+  // A member of a generation, or one that leaves, and what it holds of its node.
+  struct KnownMember {
+    std::string node_id;
+    bool ended = false;
+    uint32_t slots = 0;
+    uint64_t memory_bytes = 0;
+    std::vector<uint32_t> gpus;
+    bool operator==(const KnownMember&) const = default;
+  };
   // What has been made durable of a job.
   struct Facts {
     v1::JobState state = v1::JOB_STATE_UNSPECIFIED;
@@ -43,12 +52,15 @@ class Rules : public CoordinatorProcess::Observer {
     std::string failure;
     // Its row.
     v1::JobRecord record;
-    // node_id and whether it has ended, by node rank.
-    std::vector<std::pair<std::string, bool>> members;
+    // By node rank.
+    std::vector<KnownMember> members;
+    // By generation and node rank.
+    std::map<std::pair<uint64_t, size_t>, KnownMember> leaving;
     // Generations that failed at the job's charge and were followed by another.
     std::set<uint64_t> charged;
   };
 
+  static KnownMember Known(const Member& member);
   void CheckNodes(const StateMachine& machine);
   void CheckFences(const StateMachine& machine);
   void CheckCheckpoint(const Job& job, Facts& facts);
@@ -58,6 +70,7 @@ class Rules : public CoordinatorProcess::Observer {
   void CheckRow(const StateMachine& machine, const Job& job, const Facts& facts,
                 std::string_view when);
   void CheckEndedMembers(const Job& job, Facts& facts);
+  void CheckRestoredMembers(const Job& job, const Facts& facts);
   void Remember(const Job& job, Facts& facts);
 
   Ledger* ledger_ = nullptr;
