@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include "core/job_spec.h"
+
 namespace meshrun::coordinator::simulation {
 namespace {
 
@@ -16,6 +18,16 @@ bool IsCharged(const v1::Failure& failure) {
 bool IsEnd(v1::JobState state) {
   return state == v1::JOB_STATE_SUCCEEDED || state == v1::JOB_STATE_FAILED ||
          state == v1::JOB_STATE_CANCELLED;
+}
+
+// Whether the node has enough that nobody uses.
+bool HasRoom(const v1::Node& node, const v1::JobSpec& spec) {
+  const v1::Resources& all = node.resources();
+  const uint64_t procs = spec.procs_per_node().count();
+  return node.slots_used() + procs * CpusPerProc(spec) <= all.slots() &&
+         node.memory_used_bytes() + procs * spec.memory_bytes() <= all.memory_bytes() &&
+         node.gpus_used_size() + procs * spec.gpus_per_proc() <=
+             static_cast<uint64_t>(all.gpus_size());
 }
 
 }  // namespace
@@ -43,6 +55,7 @@ void Rules::OnCommitted(const StateMachine& machine, const std::vector<v1::State
     CheckEndedMembers(it->second, facts);
     CheckCheckpoint(it->second, facts);
     if (it->second.view.generation() != facts.generation) CheckPlaces(it->second);
+    CheckGrowth(machine, it->second, facts);
     Remember(it->second, facts);
     CheckJob(machine, it->second);
   }
@@ -120,6 +133,25 @@ void Rules::CheckCheckpoint(const Job& job, Facts& facts) {
   }
 }
 
+// Ranks that are asked to stand still without a checkpoint are to become more: there are nodes for
+// that when they are asked.
+void Rules::CheckGrowth(const StateMachine& machine, const Job& job, const Facts& facts) {
+  if (job.phase() != JobPhase::kAskedToQuiesce || facts.asked_to_quiesce ||
+      job.record.save_asked()) {
+    return;
+  }
+  size_t fit = 0;
+  for (const v1::Node* node : machine.nodes().Present(/*healthy_only=*/true)) {
+    const auto place = job.member_by_node.find(node->node_id());
+    const bool runs_there = place != job.member_by_node.end() && !job.members[place->second].ended;
+    fit += runs_there || HasRoom(*node, job.view.spec());
+  }
+  const size_t next = std::min<size_t>(fit, MaxNodes(job.view.spec()));
+  if (next > job.members.size()) return;
+  ledger_->Fail(fmt::format("{} stands still to grow beyond {} nodes, and {} can take it", job.id(),
+                            job.members.size(), fit));
+}
+
 // Nothing computes on a lost node once its fence time is over on the coordinator's clock.
 void Rules::CheckFences(const StateMachine& machine) {
   const SteadyNanos now = coordinator_->Now();
@@ -152,6 +184,7 @@ void Rules::Remember(const Job& job, Facts& facts) {
   facts.restarts = view.restarts();
   facts.restarts_charged = view.restarts_charged();
   facts.cancel_requested = job.record.cancel_requested();
+  facts.asked_to_quiesce = job.asked_to_quiesce();
   facts.failure = view.failure().SerializeAsString();
   facts.members.clear();
   if (job.active()) {

@@ -49,6 +49,8 @@ class Rules : public CoordinatorProcess::Observer {
     // The newest checkpoint: its step and generation.
     std::pair<int64_t, uint64_t> checkpoint{-1, 0};
     bool cancel_requested = false;
+    // Its ranks are asked to stand still.
+    bool asked_to_quiesce = false;
     std::string failure;
     // Its row.
     v1::JobRecord record;
@@ -64,6 +66,7 @@ class Rules : public CoordinatorProcess::Observer {
   void CheckNodes(const StateMachine& machine);
   void CheckFences(const StateMachine& machine);
   void CheckCheckpoint(const Job& job, Facts& facts);
+  void CheckGrowth(const StateMachine& machine, const Job& job, const Facts& facts);
   void CheckJob(const StateMachine& machine, const Job& job);
   void CheckPlaces(const Job& job);
   void CheckBarriers(const StateMachine& machine);
