@@ -23,6 +23,8 @@ class Rules : public CoordinatorProcess::Observer {
     interval_ = interval;
   }
 
+  void OnStepped(const StateMachine& machine, const std::vector<v1::StateEvent>& batch,
+                 const std::vector<Action>& actions) override;
   void OnCommitted(const StateMachine& machine, const std::vector<v1::StateRow>& rows) override;
   void OnRestored(const StateMachine& machine) override;
   // Jobs whose rows were removed after they had ended.
@@ -68,6 +70,7 @@ class Rules : public CoordinatorProcess::Observer {
   void CheckCheckpoint(const Job& job, Facts& facts);
   void CheckGrowth(const StateMachine& machine, const Job& job, const Facts& facts);
   void CheckJob(const StateMachine& machine, const Job& job);
+  void CheckNews(const Job& job, uint64_t session_id, const std::vector<Action>& actions);
   void CheckPlaces(const Job& job);
   void CheckBarriers(const StateMachine& machine);
   void CheckRow(const StateMachine& machine, const Job& job, const Facts& facts,
