@@ -166,9 +166,12 @@ class Simulation {
             const auto node = machine->nodes().all().find(host->node_id());
             const bool quarantined =
                 node != machine->nodes().all().end() && node->second.record.quarantined();
+            // Processes of a job that has ended may still leave, and hold memory until they have.
+            const uint64_t held =
+                node == machine->nodes().all().end() ? 0 : node->second.record.memory_used_bytes();
             return !quarantined && host->options().slots >= procs &&
                    host->options().gpus >= procs * spec.gpus_per_proc() &&
-                   host->options().memory_bytes >= procs * spec.memory_bytes();
+                   host->options().memory_bytes >= held + procs * spec.memory_bytes();
           });
       if (fit >= spec.min_nodes() && job.queued()) {
         world_.ledger.Fail(
