@@ -86,7 +86,7 @@ void agree_on(const std::vector<int>& ranks, const std::string& problem) {
   bytes[sizeof(digest)] = problem.empty() ? 0 : 1;
   const std::string& told = problem.empty() ? text : problem;
   constexpr size_t kHead = sizeof(digest) + 1;
-  std::memcpy(bytes + kHead, told.data(), std::min(told.size(), size_t{kTextBytes} - kHead - 1));
+  std::copy_n(told.data(), std::min(told.size(), size_t{kTextBytes} - kHead - 1), bytes + kHead);
   const at::Tensor all = at::empty({everybody.nranks(), kTextBytes}, at::kByte);
   allgather(mine, all, everybody);
 

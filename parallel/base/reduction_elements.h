@@ -142,12 +142,12 @@ struct Product : Sum {
   }
 };
 
-// a != a: it is NaN. The first NaN of the sources stays.
+// The first NaN of the sources stays. V may be a vector, which has no isnan().
 struct Min : Sum {
   template <class V>
   static MESHRUN_INLINE V apply(V a, V b) {
     const V smaller = a <= b ? a : b;
-    return a != a ? a : smaller;
+    return a != a ? a : smaller;  // NOLINT(misc-redundant-expression)
   }
 };
 
@@ -155,7 +155,7 @@ struct Max : Sum {
   template <class V>
   static MESHRUN_INLINE V apply(V a, V b) {
     const V larger = a >= b ? a : b;
-    return a != a ? a : larger;
+    return a != a ? a : larger;  // NOLINT(misc-redundant-expression)
   }
 };
 

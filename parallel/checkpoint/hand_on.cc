@@ -172,7 +172,9 @@ void load_kept(c10d::ProcessGroup& group, c10::Device device, const KeptValues& 
   if (saved.empty()) return;
   std::string problem;
   for (const auto& [name, bytes] : saved) {
-    const std::string raised = raised_by([&] { kept.load({{name, bytes}}); });
+    const std::string raised = raised_by([&, &name = name, &bytes = bytes] {
+      kept.load({{name, bytes}});
+    });
     if (raised.empty()) continue;
     problem = "the load function of the kept value \"" + name + "\" raised on rank " +
               std::to_string(group.getRank()) + ": " + raised;

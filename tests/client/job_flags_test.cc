@@ -143,6 +143,24 @@ TEST(JobFlagsTest, AShippedJobTakesTheCommandAsItsArguments) {
   EXPECT_THAT(spec.command(), ElementsAre("--steps", "3"));
 }
 
+// A file has a job and its arguments; the flag names another job.
+TEST(JobFlagsTest, AJobThatAFlagNamesDoesNotGetTheArgumentsOfTheFilesJob) {
+  v1::JobSpec spec;
+  spec.set_shipped_job("geoid");
+  spec.add_command("--steps");
+  spec.add_command("300");
+  JobFlags flags;
+  flags.fields["--job"] = {"heat"};
+  ASSERT_TRUE(ApplyJobFlags(flags, {}, Context(), &spec).ok());
+  EXPECT_EQ(spec.shipped_job(), "heat");
+  EXPECT_THAT(spec.command(), ::testing::IsEmpty());
+  // A flag for something else leaves the arguments to the file's job.
+  spec.add_command("--steps");
+  flags.fields = {{"--name", {"mine"}}};
+  ASSERT_TRUE(ApplyJobFlags(flags, {}, Context(), &spec).ok());
+  EXPECT_THAT(spec.command(), ElementsAre("--steps"));
+}
+
 TEST(JobFlagsTest, VariablesAreSetOrPassedOn) {
   JobFlags flags;
   flags.fields["--env"] = {"A=1=2", "DATA", "EMPTY="};

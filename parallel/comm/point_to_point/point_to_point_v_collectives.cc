@@ -392,9 +392,10 @@ PointToPointVCollectives::WorkPtr PointToPointVCollectives::all_gather(
   }
   Transfer transfer = begin(output.device(), spec);
   const int skipped = own_travels(transfer.stream_calls, input.nbytes()) ? -1 : rank_;
-  if (skipped == rank_) copy_own(slice_of(output, spec.cut, rank_), input);
   const Slices own = whole(input, spec.cut.dim);
   own.pack();
+  // Packed before: the input may be a conjugate view of that slice.
+  if (skipped == rank_) copy_own(slice_of(output, spec.cut, rank_), input);
   for (int peer = 0; peer < size_; ++peer) {
     if (peer != skipped) transfer.sends[static_cast<size_t>(peer)] = own.bytes[0];
   }

@@ -215,6 +215,7 @@ void CoordinatorProcess::Turn() {
                     std::make_move_iterator(actions.list.end()));
     all.rows = std::move(actions.rows);
   }
+  observer_.OnStepped(*machine_, batch, all.list);
   for (const Action& action : all.list) {
     if (const auto* reply = std::get_if<ReplyToCall>(&action)) {
       open_barriers_.erase(reply->call_id);

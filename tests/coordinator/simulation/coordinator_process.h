@@ -23,6 +23,9 @@ class CoordinatorProcess {
   // What is told of each moment; invariants hang here.
   struct Observer {
     virtual ~Observer() = default;
+    // The machine has stepped a batch. Nothing is durable yet, and no action is out.
+    virtual void OnStepped(const StateMachine&, const std::vector<v1::StateEvent>& /*batch*/,
+                           const std::vector<Action>&) {}
     // The machine has stepped a batch, and the batch is durable. Actions are not out yet, and may
     // never be.
     virtual void OnCommitted(const StateMachine&, const std::vector<v1::StateRow>&) {}

@@ -322,7 +322,7 @@ v1::OpenSessionRequest Host::Hello() const {
   hello.set_draining(draining_);
   hello.mutable_resources()->set_slots(options_.slots);
   hello.mutable_resources()->set_cores(options_.slots);
-  hello.mutable_resources()->set_memory_bytes(uint64_t{64} << 30);
+  hello.mutable_resources()->set_memory_bytes(options_.memory_bytes);
   for (uint32_t i = 0; i < options_.gpus; ++i) {
     hello.mutable_resources()->add_gpus()->set_index(i);
   }

@@ -58,6 +58,7 @@ class Host {
     std::string name;
     uint32_t slots = 8;
     uint32_t gpus = 0;
+    uint64_t memory_bytes = uint64_t{64} << 30;
     HostClock clock;
     // Without a coordinator for so long, ranks are stopped.
     nanoseconds orphan_timeout = seconds(15);

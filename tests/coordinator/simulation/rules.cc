@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include "core/job_spec.h"
+
 namespace meshrun::coordinator::simulation {
 namespace {
 
@@ -16,6 +18,16 @@ bool IsCharged(const v1::Failure& failure) {
 bool IsEnd(v1::JobState state) {
   return state == v1::JOB_STATE_SUCCEEDED || state == v1::JOB_STATE_FAILED ||
          state == v1::JOB_STATE_CANCELLED;
+}
+
+// Whether the node has enough that nobody uses.
+bool HasRoom(const v1::Node& node, const v1::JobSpec& spec) {
+  const v1::Resources& all = node.resources();
+  const uint64_t procs = spec.procs_per_node().count();
+  return node.slots_used() + procs * CpusPerProc(spec) <= all.slots() &&
+         node.memory_used_bytes() + procs * spec.memory_bytes() <= all.memory_bytes() &&
+         node.gpus_used_size() + procs * spec.gpus_per_proc() <=
+             static_cast<uint64_t>(all.gpus_size());
 }
 
 }  // namespace
@@ -43,6 +55,7 @@ void Rules::OnCommitted(const StateMachine& machine, const std::vector<v1::State
     CheckEndedMembers(it->second, facts);
     CheckCheckpoint(it->second, facts);
     if (it->second.view.generation() != facts.generation) CheckPlaces(it->second);
+    CheckGrowth(machine, it->second, facts);
     Remember(it->second, facts);
     CheckJob(machine, it->second);
   }
@@ -79,15 +92,15 @@ void Rules::CheckRow(const StateMachine& machine, const Job& job, const Facts& f
 // What a member holds is held, by itself or by one that follows it, until its processes have truly
 // ended.
 void Rules::CheckEndedMembers(const Job& job, Facts& facts) {
-  for (const auto& [node_id, ended] : facts.members) {
-    if (ended || !ledger_->HasProcesses(node_id, job.id())) continue;
+  for (const KnownMember& member : facts.members) {
+    const std::string& node_id = member.node_id;
+    if (member.ended || !ledger_->HasProcesses(node_id, job.id())) continue;
     const auto there = job.member_by_node.find(node_id);
     const bool holds =
         job.active() && there != job.member_by_node.end() && !job.members[there->second].ended;
-    const bool leaves = std::any_of(job.leaving.begin(), job.leaving.end(),
-                                    [&, node = node_id](const LeavingMember& leaving) {
-                                      return leaving.member.node_id == node;
-                                    });
+    const bool leaves = std::any_of(
+        job.leaving.begin(), job.leaving.end(),
+        [&](const LeavingMember& leaving) { return leaving.member.node_id == node_id; });
     if (holds || leaves) continue;
     ledger_->Fail(
         fmt::format("the coordinator holds generation {} of {} on {} for ended, and it runs: GPUs "
@@ -120,6 +133,25 @@ void Rules::CheckCheckpoint(const Job& job, Facts& facts) {
   }
 }
 
+// Ranks that are asked to stand still without a checkpoint are to become more: there are nodes for
+// that when they are asked.
+void Rules::CheckGrowth(const StateMachine& machine, const Job& job, const Facts& facts) {
+  if (job.phase() != JobPhase::kAskedToQuiesce || facts.asked_to_quiesce ||
+      job.record.save_asked()) {
+    return;
+  }
+  size_t fit = 0;
+  for (const v1::Node* node : machine.nodes().Present(/*healthy_only=*/true)) {
+    const auto place = job.member_by_node.find(node->node_id());
+    const bool runs_there = place != job.member_by_node.end() && !job.members[place->second].ended;
+    fit += runs_there || HasRoom(*node, job.view.spec());
+  }
+  const size_t next = std::min<size_t>(fit, MaxNodes(job.view.spec()));
+  if (next > job.members.size()) return;
+  ledger_->Fail(fmt::format("{} stands still to grow beyond {} nodes, and {} can take it", job.id(),
+                            job.members.size(), fit));
+}
+
 // Nothing computes on a lost node once its fence time is over on the coordinator's clock.
 void Rules::CheckFences(const StateMachine& machine) {
   const SteadyNanos now = coordinator_->Now();
@@ -130,6 +162,10 @@ void Rules::CheckFences(const StateMachine& machine) {
     ledger_->Fail(
         fmt::format("{} computes on {}, which is lost, after its fence time", computes, id));
   }
+}
+
+Rules::KnownMember Rules::Known(const Member& member) {
+  return {member.node_id, member.ended, member.slots, member.memory_bytes, member.gpus};
 }
 
 void Rules::Remember(const Job& job, Facts& facts) {
@@ -148,12 +184,15 @@ void Rules::Remember(const Job& job, Facts& facts) {
   facts.restarts = view.restarts();
   facts.restarts_charged = view.restarts_charged();
   facts.cancel_requested = job.record.cancel_requested();
+  facts.asked_to_quiesce = job.asked_to_quiesce();
   facts.failure = view.failure().SerializeAsString();
   facts.members.clear();
   if (job.active()) {
-    for (const Member& member : job.members) {
-      facts.members.emplace_back(member.node_id, member.ended);
-    }
+    for (const Member& member : job.members) facts.members.push_back(Known(member));
+  }
+  facts.leaving.clear();
+  for (const LeavingMember& leaving : job.leaving) {
+    facts.leaving[{leaving.generation, leaving.node_rank}] = Known(leaving.member);
   }
   if (IsCharged(view.failure()) && view.failure().generation() < view.generation()) {
     facts.charged.insert(view.failure().generation());
@@ -201,6 +240,7 @@ void Rules::CheckPlaces(const Job& job) {
 void Rules::CheckNodes(const StateMachine& machine) {
   struct Held {
     uint32_t slots = 0;
+    uint64_t memory_bytes = 0;
     std::set<uint32_t> gpus;
     std::multiset<std::string> jobs;
   };
@@ -209,6 +249,7 @@ void Rules::CheckNodes(const StateMachine& machine) {
     const auto hold = [&, id = id](const Member& member) {
       Held& on = held[member.node_id];
       on.slots += member.slots;
+      on.memory_bytes += member.memory_bytes;
       on.jobs.insert(id);
       for (const uint32_t gpu : member.gpus) {
         if (on.gpus.insert(gpu).second) continue;
@@ -235,6 +276,13 @@ void Rules::CheckNodes(const StateMachine& machine) {
                       id, node.record.slots_used(), used.size(), node.jobs.size(), on.slots,
                       on.gpus.size(), on.jobs.size()));
     }
+    if (node.record.memory_used_bytes() != on.memory_bytes ||
+        on.memory_bytes > node.record.resources().memory_bytes()) {
+      ledger_->Fail(
+          fmt::format("{} counts {} of {} bytes of memory in use, and its members hold {}", id,
+                      node.record.memory_used_bytes(), node.record.resources().memory_bytes(),
+                      on.memory_bytes));
+    }
     if (on.slots > node.record.resources().slots()) {
       ledger_->Fail(fmt::format("{} of {} slots of {} are given out", on.slots,
                                 node.record.resources().slots(), id));
@@ -258,43 +306,6 @@ void Rules::CheckBarriers(const StateMachine& machine) {
       ledger_->Fail(fmt::format("rank {} of {} waits in barrier '{}' for rank {}, which is gone",
                                 request.rank(), it->first, request.name(),
                                 rank.assignment().rank()));
-    }
-  }
-}
-
-void Rules::OnRestored(const StateMachine& machine) {
-  for (auto& [id, facts] : facts_) {
-    const auto it = machine.jobs().all().find(id);
-    if (it == machine.jobs().all().end()) {
-      ledger_->Fail(id + " is forgotten by a restart of the coordinator");
-      continue;
-    }
-    const Job& job = it->second;
-    const v1::Job& view = job.view;
-    const bool same = view.generation() == facts.generation && view.restarts() == facts.restarts &&
-                      view.restarts_charged() == facts.restarts_charged &&
-                      job.record.cancel_requested() == facts.cancel_requested &&
-                      view.failure().SerializeAsString() == facts.failure;
-    if (!same) {
-      ledger_->Fail(fmt::format(
-          "{} had generation {}, {} restarts, {} charged, and is restored with {}, {}, {}: or its "
-          "failure or its cancel is not durable",
-          id, facts.generation, facts.restarts, facts.restarts_charged, view.generation(),
-          view.restarts(), view.restarts_charged()));
-    }
-    if (facts.state == v1::JOB_STATE_RENDEZVOUS || facts.state == v1::JOB_STATE_ADMITTED) continue;
-    CheckRow(machine, job, facts, "has restored");
-    if (view.state() != facts.state) {
-      ledger_->Fail(fmt::format("{} was {} and is restored as {}", id, StateName(facts.state),
-                                StateName(view.state())));
-    }
-    for (size_t i = 0; i < facts.members.size(); ++i) {
-      const auto& [node_id, ended] = facts.members[i];
-      if (i < job.members.size() && job.members[i].node_id == node_id &&
-          job.members[i].ended == ended) {
-        continue;
-      }
-      ledger_->Fail(fmt::format("member {} of {} on {} is not restored as it was", i, id, node_id));
     }
   }
 }

@@ -23,6 +23,8 @@ class Rules : public CoordinatorProcess::Observer {
     interval_ = interval;
   }
 
+  void OnStepped(const StateMachine& machine, const std::vector<v1::StateEvent>& batch,
+                 const std::vector<Action>& actions) override;
   void OnCommitted(const StateMachine& machine, const std::vector<v1::StateRow>& rows) override;
   void OnRestored(const StateMachine& machine) override;
   // Jobs whose rows were removed after they had ended.
@@ -31,6 +33,15 @@ class Rules : public CoordinatorProcess::Observer {
   void CheckNothingLeft(const StateMachine& machine);
 
  private:
+  // A member of a generation, or one that leaves, and what it holds of its node.
+  struct KnownMember {
+    std::string node_id;
+    bool ended = false;
+    uint32_t slots = 0;
+    uint64_t memory_bytes = 0;
+    std::vector<uint32_t> gpus;
+    bool operator==(const KnownMember&) const = default;
+  };
   // What has been made durable of a job.
   struct Facts {
     v1::JobState state = v1::JOB_STATE_UNSPECIFIED;
@@ -40,24 +51,32 @@ class Rules : public CoordinatorProcess::Observer {
     // The newest checkpoint: its step and generation.
     std::pair<int64_t, uint64_t> checkpoint{-1, 0};
     bool cancel_requested = false;
+    // Its ranks are asked to stand still.
+    bool asked_to_quiesce = false;
     std::string failure;
     // Its row.
     v1::JobRecord record;
-    // node_id and whether it has ended, by node rank.
-    std::vector<std::pair<std::string, bool>> members;
+    // By node rank.
+    std::vector<KnownMember> members;
+    // By generation and node rank.
+    std::map<std::pair<uint64_t, size_t>, KnownMember> leaving;
     // Generations that failed at the job's charge and were followed by another.
     std::set<uint64_t> charged;
   };
 
+  static KnownMember Known(const Member& member);
   void CheckNodes(const StateMachine& machine);
   void CheckFences(const StateMachine& machine);
   void CheckCheckpoint(const Job& job, Facts& facts);
+  void CheckGrowth(const StateMachine& machine, const Job& job, const Facts& facts);
   void CheckJob(const StateMachine& machine, const Job& job);
+  void CheckNews(const Job& job, uint64_t session_id, const std::vector<Action>& actions);
   void CheckPlaces(const Job& job);
   void CheckBarriers(const StateMachine& machine);
   void CheckRow(const StateMachine& machine, const Job& job, const Facts& facts,
                 std::string_view when);
   void CheckEndedMembers(const Job& job, Facts& facts);
+  void CheckRestoredMembers(const Job& job, const Facts& facts);
   void Remember(const Job& job, Facts& facts);
 
   Ledger* ledger_ = nullptr;

@@ -28,6 +28,8 @@ HostClock DrawClock(Random& random) {
           .wall_error = random.Between(-seconds(3600), seconds(3600))};
 }
 
+uint64_t GiB(int64_t count) { return static_cast<uint64_t>(count) << 30; }
+
 v1::JobSpec DrawSpec(Random& random, const Plan& plan, int number) {
   v1::JobSpec spec;
   spec.set_name(fmt::format("job{}", number));
@@ -55,7 +57,9 @@ v1::JobSpec DrawSpec(Random& random, const Plan& plan, int number) {
 class Simulation {
  public:
   Simulation(const Plan& plan, size_t keep_notes)
-      : plan_(plan), world_(plan.seed, rules_, plan.store == nullptr ? memory_ : *plan.store) {
+      : plan_(plan),
+        sizes_(plan.seed ^ 0x3e30),
+        world_(plan.seed, rules_, plan.store == nullptr ? memory_ : *plan.store) {
     world_.timeline.KeepNotes(keep_notes);
     rules_.Watch(world_.ledger, world_.coordinator, plan.check_interval);
     world_.coordinator.clock = DrawClock(world_.random);
@@ -77,6 +81,7 @@ class Simulation {
       Host::Options options{.name = fmt::format("n{}", i), .clock = DrawClock(random)};
       options.slots = 2 + static_cast<uint32_t>(random.Below(7));
       options.gpus = static_cast<uint32_t>(random.Below(5));
+      options.memory_bytes = GiB(sizes_.Between(32, 64));
       if (random.OneIn(2)) options.orphan_timeout = seconds(300);
       if (!random.OneIn(4))
         options.fence_after = random.Between(plan_.lease + seconds(1), plan_.lease + seconds(20));
@@ -85,7 +90,9 @@ class Simulation {
                             [&host] { host.StartDaemon(); });
     }
     for (int i = 0; i < plan_.jobs; ++i) {
-      const v1::JobSpec spec = DrawSpec(random, plan_, i);
+      v1::JobSpec spec = DrawSpec(random, plan_, i);
+      // Two ranks fit on each host, and two jobs not on every one.
+      if (sizes_.OneIn(2)) spec.set_memory_bytes(GiB(sizes_.Between(1, 16)));
       world_.works[spec.name()] = {.span = random.Between(nanoseconds(0), plan_.longest_work),
                                    .additions = static_cast<int>(random.Below(3)),
                                    .in_process = random.OneIn(2),
@@ -159,8 +166,12 @@ class Simulation {
             const auto node = machine->nodes().all().find(host->node_id());
             const bool quarantined =
                 node != machine->nodes().all().end() && node->second.record.quarantined();
+            // Processes of a job that has ended may still leave, and hold memory until they have.
+            const uint64_t held =
+                node == machine->nodes().all().end() ? 0 : node->second.record.memory_used_bytes();
             return !quarantined && host->options().slots >= procs &&
-                   host->options().gpus >= procs * spec.gpus_per_proc();
+                   host->options().gpus >= procs * spec.gpus_per_proc() &&
+                   host->options().memory_bytes >= held + procs * spec.memory_bytes();
           });
       if (fit >= spec.min_nodes() && job.queued()) {
         world_.ledger.Fail(
@@ -228,6 +239,8 @@ class Simulation {
   }
 
   const Plan plan_;
+  // Draws memory, apart from all else.
+  Random sizes_;
   MemoryStateStore memory_;
   Rules rules_;
   World world_;

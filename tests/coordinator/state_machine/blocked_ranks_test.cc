@@ -190,6 +190,41 @@ TEST_F(BlockedRanksTest, AWorkerThatReturnsHearsWhoIsGone) {
   EXPECT_THAT(NewsOf(second).left(), ElementsAre(1));
 }
 
+TEST_F(BlockedRanksTest, AWorkerThatReturnsToARestartedCoordinatorHearsWhoIsLost) {
+  RunFour();
+  second.stubborn = true;
+  h.Say(first, first.Exit(id_, 0, 0, SIGKILL));
+  ASSERT_EQ(h.state(id_), v1::JOB_STATE_QUIESCING);
+  h.StartCoordinator();
+  second.received.clear();
+  h.Connect(second);
+  const v1::PeerNews news = NewsOf(second);
+  ASSERT_THAT(news.lost(), SizeIs(2));
+  EXPECT_EQ(news.lost(0).rank(), 0);
+  EXPECT_EQ(news.lost(0).reason(), "it was killed by signal 9 (SIGKILL) on node1");
+  // It was told to end.
+  EXPECT_EQ(news.lost(1).rank(), 1);
+  EXPECT_EQ(news.lost(1).reason(), "it was killed by signal 15 (SIGTERM) on node1");
+  EXPECT_THAT(news.left(), IsEmpty());
+}
+
+TEST_F(BlockedRanksTest, AWorkerThatReturnsToARestartedCoordinatorHearsWhichHostIsLost) {
+  RunFour();
+  second.stubborn = true;
+  h.Disconnect(first);
+  h.Advance(seconds(6));
+  ASSERT_EQ(h.state(id_), v1::JOB_STATE_QUIESCING);
+  h.StartCoordinator();
+  second.received.clear();
+  h.Connect(second);
+  const v1::PeerNews news = NewsOf(second);
+  ASSERT_THAT(news.lost(), SizeIs(2));
+  for (int rank : {0, 1}) {
+    EXPECT_EQ(news.lost(rank).rank(), rank);
+    EXPECT_EQ(news.lost(rank).reason(), "its host node1 was lost");
+  }
+}
+
 TEST_F(BlockedRanksTest, OfManyLostRanksANodeThatReturnsHearsTheFirstInWords) {
   id_ = h.Submit(MakeSpec(2, 20));
   first.stubborn = second.stubborn = true;

@@ -350,6 +350,27 @@ TEST_F(ContinuationTest, GrowsAtTheNextCheckpointByDefault) {
   EXPECT_EQ(h.job(id).world_size(), 2u);
 }
 
+// To stand still costs steps: it must be for a larger generation.
+TEST_F(ContinuationTest, AFreeNodeThatCannotTakeTheJobDoesNotMakeItStandStill) {
+  for (const v1::Growth growth : {v1::GROWTH_AT_ONCE, v1::GROWTH_AT_CHECKPOINT}) {
+    FakeWorker& first = Add(fmt::format("node1-{}", static_cast<int>(growth)));
+    first.quiesces = false;
+    v1::JobSpec spec = Elastic(1, 2, 8);
+    spec.set_growth(growth);
+    const std::string id = Run(spec);
+    ASSERT_TRUE(first.Carries(id));
+    // It has a free slot, and the job needs 8 on a node.
+    FakeWorker& small = h.AddWorker(fmt::format("node2-{}", static_cast<int>(growth)), 1);
+    EXPECT_TRUE(Commit(id, 1, 10, std::nullopt).ok());
+    h.Advance(seconds(1));
+    EXPECT_EQ(h.state(id), v1::JOB_STATE_RUNNING) << h.job(id).reason();
+    EXPECT_EQ(h.job(id).generation(), 1u);
+    EXPECT_EQ(Count(first, &v1::OpenSessionResponse::has_quiesce), 0);
+    for (FakeWorker* worker : {&first, &small}) h.Say(*worker, {worker->Goodbye()});
+    h.Cancel(id);
+  }
+}
+
 TEST_F(ContinuationTest, AJobThatCouldNeverRunDoesNotKeepOthersFromGrowing) {
   Add("node1");
   v1::JobSpec spec = Elastic(1, 2);

@@ -26,8 +26,10 @@ class DeparturesTest : public ::testing::Test {
     member.node_id = "node1";
     member.rank_count = 1;
     member.slots = 2;
+    member.memory_bytes = 3;
+    member.gpus = {1};
     job_->member_by_node["node1"] = 0;
-    nodes_.Hold(*nodes_.Find("node1"), job_->id(), member.slots, 0, {});
+    nodes_.Hold(*nodes_.Find("node1"), job_->id(), member.slots, member.memory_bytes, member.gpus);
   }
   void AddNode(const std::string& name, uint64_t session) {
     v1::Hello hello;
@@ -52,13 +54,17 @@ class DeparturesTest : public ::testing::Test {
   Job* job_ = nullptr;
 };
 
-TEST_F(DeparturesTest, AMemberHoldsItsSlotsUntilItsHostSaysThatItHasEnded) {
+TEST_F(DeparturesTest, AMemberHoldsWhatItHasUntilItsHostSaysThatItHasEnded) {
   departures_.Leave(*job_, job_->members[0], MemberEnd::kToldToEnd);
   EXPECT_EQ(node1().record.slots_used(), 2u);
+  EXPECT_EQ(node1().record.memory_used_bytes(), 3u);
+  EXPECT_THAT(node1().record.gpus_used(), ElementsAre(1));
   EXPECT_THAT(departures_.TakeChanged(), IsEmpty());
   EXPECT_FALSE(departures_.OnEnded(node1(), Fence(0))) << "an earlier generation has ended";
   EXPECT_TRUE(departures_.OnEnded(node1(), Fence(1)));
   EXPECT_EQ(node1().record.slots_used(), 0u);
+  EXPECT_EQ(node1().record.memory_used_bytes(), 0u);
+  EXPECT_THAT(node1().record.gpus_used(), IsEmpty());
   EXPECT_THAT(job_->leaving, IsEmpty());
   EXPECT_THAT(departures_.TakeChanged(), ElementsAre(job_->id()));
   EXPECT_THAT(departures_.TakeChanged(), IsEmpty());
@@ -93,6 +99,7 @@ TEST_F(DeparturesTest, AMemberThatDoesNotEndInTimeIsStuck) {
   EXPECT_FALSE(departures_.MayCompute(job_->leaving[0]));
   EXPECT_THAT(node1().record.drain_reason(), HasSubstr("do not end"));
   EXPECT_EQ(node1().record.slots_used(), 2u);
+  EXPECT_EQ(node1().record.memory_used_bytes(), 3u);
   EXPECT_FALSE(departures_.NextDeadline().has_value());
 }
 

@@ -86,6 +86,33 @@ TEST(RestartBudgetTest, TheThirdFailureWithoutAStepEndsTheJob) {
   EXPECT_TRUE(budget.MayRestart());
 }
 
+// Else a job that fails at steps 10, 5, 10, 5 would make progress with every second failure, and
+// never end.
+TEST(RestartBudgetTest, OnlyAStepBeyondTheHighestOneIsProgress) {
+  Job job = Failed(9);
+  RestartBudget budget(job, SteadyNanos(0));
+  const auto fail_at = [&](int64_t step) {
+    job.view.mutable_progress()->set_step(step);
+    budget.Charge();
+  };
+  fail_at(10);
+  EXPECT_EQ(job.record.failures_without_progress(), 0u);
+  fail_at(5);
+  EXPECT_EQ(job.record.progress_step(), 10);
+  EXPECT_EQ(job.record.failures_without_progress(), 1u);
+  fail_at(10);
+  EXPECT_EQ(job.record.progress_step(), 10);
+  EXPECT_EQ(job.record.failures_without_progress(), 2u);
+  job.view.mutable_progress()->set_step(5);
+  EXPECT_TRUE(budget.LacksProgress());
+  EXPECT_FALSE(budget.MayRestart());
+  // A generation that fails before its first step is not progress either.
+  job.view.clear_progress();
+  EXPECT_TRUE(budget.LacksProgress());
+  job.view.mutable_progress()->set_step(11);
+  EXPECT_FALSE(budget.LacksProgress());
+}
+
 TEST(RestartBudgetTest, SomeEndsAreFollowedByNothing) {
   Job finished = Failed(3);
   finished.record.set_finished_generation(1);

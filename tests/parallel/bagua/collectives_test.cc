@@ -5,6 +5,8 @@
 #include "parallel/base/no_collectives.h"
 #include "tests/parallel/bagua/support.h"
 #include "tests/parallel/support/tensor_oracle.h"
+#include "torch/csrc/distributed/c10d/Backend.hpp"
+#include "torch/csrc/distributed/c10d/ProcessGroup.hpp"
 
 namespace meshrun::bagua {
 namespace {
@@ -378,6 +380,66 @@ MESHRUN_RANK_FUNCTION(views) {
 
 TEST(CommunicationTest, TakesViewsAndParameters) {
   expect_success(run_ranks("views", env_ranks(3)));
+}
+
+// Rank 0 of two, of which rank 1 sends zeros. It reads as late and writes as early as a backend may,
+// which with real ranks is a matter of luck.
+class HastyBackend : public c10d::Backend {
+ public:
+  using WorkPtr = c10::intrusive_ptr<c10d::Work>;
+
+  HastyBackend() : Backend(0, 2) {}
+  const std::string getBackendName() const override { return "hasty"; }
+
+  WorkPtr gather(std::vector<Tensors>& outputs, Tensors& inputs,
+                 const c10d::GatherOptions&) override {
+    outputs[0][1].zero_();
+    outputs[0][0].copy_(inputs[0]);
+    return {};
+  }
+  WorkPtr scatter(Tensors& outputs, std::vector<Tensors>& inputs,
+                  const c10d::ScatterOptions&) override {
+    outputs[0].copy_(inputs[0][0]);
+    sent = inputs[0][1].clone();
+    return {};
+  }
+  WorkPtr _reduce_scatter_base(Tensor& output, Tensor& input,
+                               const c10d::ReduceScatterOptions&) override {
+    output.zero_();
+    output.add_(input.narrow(0, 0, output.numel()));
+    sent = input.narrow(0, output.numel(), output.numel()).clone();
+    return {};
+  }
+
+  Tensor sent;  // to rank 1
+};
+
+TEST(CommunicationTest, AnOutputMayBePartOfTheInputsMemory) {
+  const auto backend = c10::make_intrusive<HastyBackend>();
+  auto group = c10::make_intrusive<c10d::ProcessGroup>(0, 2);
+  group->setDefaultBackend(c10d::ProcessGroup::CUSTOM);
+  group->setBackend(c10::DeviceType::CPU, c10d::ProcessGroup::CUSTOM, backend);
+  const Communicator comm("hasty", {0, 1}, group, std::nullopt);
+  const auto floats = [](at::ArrayRef<float> values) { return at::tensor(values); };
+  for (const int64_t place : {0, 2}) {
+    Tensor all = floats({10, 11, 12, 13});
+    const Tensor own = all.narrow(0, place, 2).clone();
+    gather(all.narrow(0, place, 2), all, 0, comm);
+    EXPECT_TRUE(at::equal(all, at::cat({own, floats({0, 0})}))) << "gather " << place << all;
+
+    all = floats({10, 11, 12, 13});
+    scatter(all, all.narrow(0, place, 2), 0, comm);
+    EXPECT_TRUE(at::equal(all.narrow(0, place, 2), floats({10, 11}))) << "scatter " << place << all;
+    const Tensor scattered = backend->sent.view(at::kFloat);  // it went as bytes
+    EXPECT_TRUE(at::equal(scattered, floats({12, 13}))) << "scatter " << place << scattered;
+
+    all = floats({10, 11, 12, 13});
+    reduce_scatter(all, all.narrow(0, place, 2), ReduceOp::SUM, comm);
+    EXPECT_TRUE(at::equal(all.narrow(0, place, 2), floats({10, 11})))
+        << "reduce_scatter " << place << all;
+    EXPECT_TRUE(at::equal(backend->sent, floats({12, 13})))
+        << "reduce_scatter " << place << backend->sent;
+  }
 }
 
 // ---- errors

@@ -177,6 +177,22 @@ TEST_F(LoopbackTest, AnAsynchronousAllToAllIsTheSynchronousOne) {
   EXPECT_THROW(wrong.wait(), CollectiveArgumentError);
 }
 
+// The other ranks compare the one, and the other says who moves the call forward.
+TEST_F(LoopbackTest, AnIndexedExchangeSaysWhetherItHasAGradientAndIsWaitedForLater) {
+  const std::vector<Tensor> indices = {at::tensor({1}, at::kLong), at::tensor({0, 2}, at::kLong),
+                                       at::empty({0}, at::kLong)};
+  const IndexedAllToAllPlan plan(indices, {{0, 1, 0}, {1, 2, 0}, {0, 0, 0}}, 3, group);
+  for (const bool has_gradient : {false, true}) {
+    const Tensor x = at::randn({3, 2}, at::kDouble).requires_grad_(has_gradient);
+    const Tensor y = indexed_all_to_all_v(x, plan);
+    EXPECT_EQ(backend.last_call().requires_grad, has_gradient);
+    EXPECT_FALSE(backend.last_call().async);
+    EXPECT_TRUE(at::equal(indexed_all_to_all_v_async(x, plan).wait(), y));
+    EXPECT_EQ(backend.last_call().requires_grad, has_gradient);
+    EXPECT_TRUE(backend.last_call().async);
+  }
+}
+
 TEST_F(LoopbackTest, TheFunctionsAreVisible) {
   const Tensor x = leaf({3, 2});
   const Sizes sizes = {2, 3, 4};

@@ -239,6 +239,9 @@ const bool kWrong = register_rank_function("v_wrong_calls", [] {
     expect_error_on_all_ranks([&] { indexed_all_to_all_v(y, halo.indices, table); },
                               ", " + std::to_string(sent) + "]), sending [");
   }
+  expect_error_on_all_ranks(
+      [&] { indexed_all_to_all_v(y.clone().requires_grad_(first), halo.indices, halo.sizes); },
+      "with gradient");
   // Nothing has moved, and the group can be used.
   EXPECT_EQ(all_gather_v(x, sizes).size(0), 2 * world.size);
 });

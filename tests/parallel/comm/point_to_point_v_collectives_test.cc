@@ -193,6 +193,25 @@ MESHRUN_RANK_FUNCTION(own_slices) {
   slice(output, sizes, 1, world.rank).copy_(slice(all, sizes, 1, world.rank));
   all_gather_v(collectives, output, slice(output, sizes, 1, world.rank), sizes, 1, {})->wait();
   expect_equal(output, all, "in place");
+  // Or a view of that memory with other values.
+  const Tensor numbers = sample(sum(sizes), 1, at::kComplexFloat, 0) * c10::complex<float>(1, 2);
+  for (const bool is_negative : {false, true}) {
+    const auto opposite = [&](const Tensor& t) {
+      return is_negative ? t.neg() : t.conj().resolve_conj();
+    };
+    const auto seen_as = [&](const Tensor& t) { return is_negative ? at::_neg_view(t) : t.conj(); };
+    for (const bool to_all : {true, false}) {
+      output = unwritten(numbers);
+      const Tensor own = slice(output, sizes, 1, world.rank);
+      own.copy_(opposite(slice(numbers, sizes, 1, world.rank)));
+      if (to_all) {
+        all_gather_v(collectives, output, seen_as(own), sizes, 1, {})->wait();
+      } else {
+        gather_v(collectives, output, seen_as(own), sizes, 1, 0, {})->wait();
+      }
+      if (to_all || world.rank == 0) expect_equal(output, numbers, "in place, another view");
+    }
+  }
   // What the caller has written is left alone.
   Extents to_others = sizes;
   to_others[static_cast<size_t>(world.rank)] = 0;
@@ -307,6 +326,10 @@ MESHRUN_RANK_FUNCTION(problems) {
   // What a caller should have found.
   EXPECT_EQ(raised(all_gather_v(collectives, tensor, tensor, sizes, 1, {})),
             "the input is [4], and must have 4 along dim 1");
+  const Tensor wider = at::zeros({4 * world.size, 3});
+  const std::string differ =
+      "input [4, 2] and output [" + std::to_string(4 * world.size) + ", 3] differ beside dim 0";
+  EXPECT_EQ(raised(all_gather_v(collectives, wider, at::zeros({4, 2}), sizes, 0, {})), differ);
   if (world.size > 1) {
     EXPECT_EQ(
         raised(all_gather_v(collectives, tensor, tensor, sizes, 0, {})),
@@ -417,6 +440,14 @@ void expect_splits_compared(const World& world, PointToPointVCollectives& collec
   given.requires_grad = world.rank == last;
   text = raised(ones, ones, given);
   EXPECT_NE(text.find("with a gradient"), std::string::npos) << text;
+  // Equal sizes by different plans.
+  given = {};
+  given.agreed = world.rank == last ? 2 : 1;
+  given.say([plan = given.agreed] { return ", plan " + std::to_string(plan); });
+  text = raised(ones, ones, given);
+  for (const char* const plan : {", plan 1", ", plan 2"}) {
+    EXPECT_NE(text.find(plan), std::string::npos) << text;
+  }
   EXPECT_EQ(raised(ones, ones), "nothing");
 }
 

@@ -5,8 +5,10 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <chrono>
 #include <stdexcept>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "tests/parallel/support/fake_streams.h"
@@ -24,12 +26,14 @@ class Part : public c10d::Work {
   bool wait(std::chrono::milliseconds timeout) override {
     if (streams_ != nullptr)
       streams_->note(timeout == kNoTimeout ? "waits" : "waits with the host");
+    last_timeout = timeout;
     ++waits;
     return true;
   }
   bool isCompleted() override { return is_done; }
 
   std::atomic<int> waits{0};
+  std::chrono::milliseconds last_timeout{-2};
   bool is_done = true;
 
  private:
@@ -188,6 +192,24 @@ TEST_F(OnTheCpuTest, WithoutACallItIsCompletedAtOnce) {
   const auto made = work({});
   EXPECT_EQ(finished, 1);
   EXPECT_TRUE(made->isCompleted());
+}
+
+TEST_F(OnTheCpuTest, TheTimeoutIsTheWaitsElseTheCallsElseTheParts) {
+  using std::chrono::milliseconds;
+  const auto with = [&](milliseconds timeout) {
+    PointToPointWork::Rest what = rest();
+    what.timeout = timeout;
+    return c10::make_intrusive<PointToPointWork>(c10d::OpType::ALLGATHER,
+                                                 PointToPointWork::Parts{part}, std::move(what));
+  };
+  with(milliseconds(5000))->wait(milliseconds(70));
+  EXPECT_EQ(part->last_timeout, milliseconds(70));
+  with(milliseconds(5000))->wait();
+  EXPECT_EQ(part->last_timeout, milliseconds(5000));
+  with(milliseconds(-1))->wait();
+  EXPECT_EQ(part->last_timeout, kNoTimeout);
+  with(milliseconds(6000));
+  EXPECT_EQ(part->last_timeout, milliseconds(6000)) << "the destructor's wait";
 }
 
 // Whoever caused the exception may be the peer that would be waited for.

@@ -212,6 +212,42 @@ TEST(UcxVCollectivesTest, AlongDimZeroOnlyTheOwnPieceIsCopied) {
   expect_success(run_ranks("ucx_copies_no_more_than_its_own_piece", env_ranks(2)));
 }
 
+// Two calls of one layout differ in whether the own piece is already where it belongs: each copies
+// what it has to, whichever comes first.
+MESHRUN_RANK_FUNCTION(ucx_gathers_in_place_and_apart) {
+  const World world;
+  auto& backend = world.backend();
+  const Sizes sizes = {4, 4};
+  const auto gather = [&](bool is_v, int64_t columns, bool in_place) {
+    const Tensor whole = tensor_of(0, {8, columns}, at::kFloat);
+    const Tensor piece = slice(whole, sizes, 0, world.rank).clone();
+    Tensor output = at::full({8, columns}, -99.0f);
+    Tensor input = in_place ? slice(output, sizes, 0, world.rank).copy_(piece) : piece;
+    const auto before = backend.engine()->counters().copied_bytes;
+    if (is_v) {
+      all_gather_v(backend, output, input, sizes, 0, {})->wait();
+    } else {
+      world.group->_allgather_base(output, input)->wait();
+    }
+    EXPECT_TRUE(at::equal(output, whole))
+        << (is_v ? "all_gather_v" : "_allgather_base") << " of " << columns << " columns"
+        << (in_place ? ", in place" : "") << ", rank " << world.rank;
+    EXPECT_EQ(backend.engine()->counters().copied_bytes - before,
+              in_place ? 0 : static_cast<int64_t>(piece.nbytes()));
+  };
+  for (const bool is_v : {true, false}) {
+    // With the headers, and in messages of their own.
+    for (const int64_t columns : {2, 1024}) {
+      for (const bool in_place : {true, false, true}) gather(is_v, columns, in_place);
+      for (const bool in_place : {false, true, false}) gather(is_v, columns + 1, in_place);
+    }
+  }
+}
+
+TEST(UcxVCollectivesTest, AnAllGatherInPlaceHasAScheduleOfItsOwn) {
+  expect_success(run_ranks("ucx_gathers_in_place_and_apart", env_ranks(2)));
+}
+
 MESHRUN_RANK_FUNCTION(ucx_finds_wrong_v_calls) {
   const World world;
   auto& backend = world.backend();

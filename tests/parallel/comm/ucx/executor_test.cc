@@ -260,6 +260,23 @@ TEST(ExecutorTest, AbortEndsTheGroupOnAllRanksAndForEver) {
   EXPECT_TRUE(ranks.executor(0).group_failure(1).has_value());
 }
 
+// Whoever looks for the failed rank hears of it once it is connected, and does not wait.
+TEST(ExecutorTest, AMemberThatIsFoundAfterTheFailureIsToldAtOnce) {
+  for (uint64_t seed = 0; seed < 4; ++seed) {
+    Simulation ranks(2, options(seed));
+    ranks.add_world();
+    // The look-up of rank 1 is under way when the group fails.
+    const auto aborted = ranks.submit(0, "world", barrier_spec());
+    ranks.executor(0).abort(1, {FailureKind::kAborted, "rank 0 has seen enough", {0}});
+    const auto waiting = ranks.submit(1, "world", barrier_spec());
+    ranks.settle();
+    ASSERT_TRUE(aborted->is_done());
+    ASSERT_TRUE(waiting->is_done()) << "seed " << seed;
+    ASSERT_TRUE(waiting->failure().has_value());
+    EXPECT_EQ(waiting->failure()->message, "rank 0 has seen enough");
+  }
+}
+
 // The simulation's transport checks what is cancelled.
 TEST(ExecutorTest, WhatIsDoneInTheRoundOfAFailureIsNotCancelled) {
   for (uint64_t seed = 0; seed < 20; ++seed) {
