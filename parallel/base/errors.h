@@ -38,7 +38,8 @@ class MeshError : public c10::ValueError {
   using ValueError::ValueError;
 };
 
-// The launcher's environment is half set, malformed or contradicts itself.
+// The launcher's environment is half set, malformed or contradicts itself, or has led to another
+// LibTorch than the program's.
 class EnvironmentError : public c10::ValueError {
   using ValueError::ValueError;
 };

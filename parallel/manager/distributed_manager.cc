@@ -20,6 +20,7 @@
 #include "parallel/manager/distributed_manager_state.h"
 #include "parallel/manager/environment.h"
 #include "parallel/manager/group_table.h"
+#include "parallel/manager/libtorch_version.h"
 #include "parallel/manager/rendezvous.h"
 #include "torch/csrc/distributed/c10d/ProcessGroup.hpp"
 
@@ -75,6 +76,7 @@ DistributedManager::DistributedManager(std::unique_ptr<State> state) : state_(st
 
 void DistributedManager::install(World world, const std::optional<std::string>& asked_backend) {
   drop_backtraces();
+  require_libtorch_of_build();
   auto state = std::make_unique<State>();
   const int gpus = gpu_count();
   state->backend = choose_backend(asked_backend, gpus);

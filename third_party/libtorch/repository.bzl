@@ -23,6 +23,8 @@ cc_library(
     linkopts = [
         "-L{lib}",
         "-Wl,-rpath,{lib}",
+        # DT_RPATH comes before LD_LIBRARY_PATH, which may lead to another version.
+        "-Wl,--disable-new-dtags",
         "-Wl,--push-state,--no-as-needed",
         "-l:libtorch_cpu.so",
         "-l:libc10.so",
@@ -63,8 +65,6 @@ def _libtorch_impl(repository_ctx):
             "-l:libc10_cuda.so",
             "-Wl,--pop-state",
             "-Wl,--unresolved-symbols=ignore-in-shared-libs",
-            # DT_RPATH, unlike DT_RUNPATH, also serves what libtorch_cuda itself needs from the toolkit.
-            "-Wl,--disable-new-dtags",
         ]
     repository_ctx.symlink(root.get_child("include"), "include")
     repository_ctx.file("BUILD.bazel", _BUILD.format(
