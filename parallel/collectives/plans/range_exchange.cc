@@ -253,6 +253,7 @@ at::Tensor RangeExchange::received_part(const at::Tensor& range) const {
   std::sort(parts.begin(), parts.end(),
             [](const auto& a, const auto& b) { return a.first < b.first; });
   std::vector<at::Tensor> tensors;
+  tensors.reserve(parts.size());
   for (auto& [begin, tensor] : parts) tensors.push_back(std::move(tensor));
   return joined(range, dim(), tensors);
 }
