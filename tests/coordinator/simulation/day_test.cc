@@ -46,7 +46,9 @@ TEST(DayTest, ADayOf200000JobsLeavesADirectoryThatDoesNotGrow) {
   const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
   EXPECT_EQ(outcome.violation, "");
   std::map<int, int> rows;
-  for (const v1::StateRow& row : *(*store)->Load()) ++rows[row.table()];
+  const auto stored = (*store)->Load();
+  ASSERT_TRUE(stored.ok()) << stored.status();
+  for (const v1::StateRow& row : *stored) ++rows[row.table()];
   uint64_t bytes = 0;
   for (const auto& entry : std::filesystem::recursive_directory_iterator(directory)) {
     if (entry.is_regular_file()) bytes += entry.file_size();

@@ -382,8 +382,8 @@ TEST(CommunicationTest, TakesViewsAndParameters) {
   expect_success(run_ranks("views", env_ranks(3)));
 }
 
-// Rank 0 of two, of which rank 1 sends zeros. It reads as late and writes as early as a backend may,
-// which with real ranks is a matter of luck.
+// Rank 0 of two, of which rank 1 sends zeros. It reads as late and writes as early as a backend
+// may, which with real ranks is a matter of luck.
 class HastyBackend : public c10d::Backend {
  public:
   using WorkPtr = c10::intrusive_ptr<c10d::Work>;
