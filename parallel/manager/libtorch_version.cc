@@ -10,9 +10,7 @@
 namespace meshrun {
 namespace {
 
-std::string version_of(uint64_t abi) {
-  return fmt::format("{}.{}", abi >> 56, (abi >> 48) & 0xff);
-}
+std::string version_of(uint64_t abi) { return fmt::format("{}.{}", abi >> 56, (abi >> 48) & 0xff); }
 
 std::string path_of(const void* symbol) {
   Dl_info info{};

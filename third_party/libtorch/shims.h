@@ -16,7 +16,8 @@
 #include "torch/headeronly/version.h"
 
 #if TORCH_VERSION_MAJOR != 2 || TORCH_VERSION_MINOR < 11 || TORCH_VERSION_MINOR > 15
-#error "meshrun builds with LibTorch 2.11 to 2.15: set LIBTORCH_HOME, or call tools/setup --libtorch"
+#error \
+    "meshrun builds with LibTorch 2.11 to 2.15: set LIBTORCH_HOME, or call tools/setup --libtorch"
 #endif
 
 namespace meshrun::libtorch {

@@ -143,8 +143,9 @@ at::Tensor with_node(const at::Tensor& self, const libtorch::NodePtr<CutNode>& n
 
 // The same of all views at once.
 template <typename Call>
-std::vector<at::Tensor> with_one_node(const at::Tensor& self, const libtorch::NodePtr<CutNode>& node,
-                                      int64_t dim, const Call& call) {
+std::vector<at::Tensor> with_one_node(const at::Tensor& self,
+                                      const libtorch::NodePtr<CutNode>& node, int64_t dim,
+                                      const Call& call) {
   node->spec = gradient_spec(spec_of(self));
   node->dim = dim;
   node->set_next_edges(torch::autograd::collect_next_edges(self));

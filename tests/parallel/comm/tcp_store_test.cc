@@ -93,7 +93,7 @@ TEST(TcpStoreTest, NoNameServerIsAsked) {
   c10d::TCPStoreOptions options;
   options.port = static_cast<uint16_t>(port);
   options.waitWorkers = false;
-  c10::make_intrusive<c10d::TCPStore>("127.0.0.1", options);
+  EXPECT_TRUE(c10::make_intrusive<c10d::TCPStore>("127.0.0.1", options));
   EXPECT_GT(names.questions(), 0);
 }
 

@@ -203,7 +203,8 @@ MESHRUN_RANK_FUNCTION(ucx_finds_wrong_calls) {
       [&] {
         Tensor input = at::zeros({4}), output = at::zeros({4});
         std::vector<int64_t> even = {2, 2}, wrong = {2, 3};
-        libtorch::all_to_all_single(*world.group, output, input, even, is_odd ? wrong : even)->wait();
+        libtorch::all_to_all_single(*world.group, output, input, even, is_odd ? wrong : even)
+            ->wait();
       },
       "input_split_sizes is [2, 3], 5 together; the tensor has 4 along that dimension");
 
@@ -632,7 +633,9 @@ MESHRUN_RANK_FUNCTION(ucx_expects_other_bytes) {
     std::vector<int64_t> to = {receives ? 0 : sent, 0}, from = {0, receives ? expected : 0};
     at::Tensor output = receives ? memory.slice(0, 0, expected) : at::empty({0});
     at::Tensor input = at::ones({receives ? 0 : sent});
-    const auto exchange = [&] { libtorch::all_to_all_single(*group, output, input, from, to)->wait(); };
+    const auto exchange = [&] {
+      libtorch::all_to_all_single(*group, output, input, from, to)->wait();
+    };
     if (receives) {
       EXPECT_THROW(exchange(), CollectiveMismatchError) << sent << " for " << expected;
       EXPECT_EQ(memory.slice(0, expected).sum().item<float>(), 0.0f);

@@ -6,6 +6,7 @@
 #include "parallel/base/collective_errors.h"
 #include "tests/parallel/comm/ucx_world.h"
 #include "tests/parallel/support/v_calls.h"
+#include "third_party/libtorch/shims.h"
 
 namespace meshrun {
 namespace {
@@ -227,7 +228,7 @@ MESHRUN_RANK_FUNCTION(ucx_gathers_in_place_and_apart) {
     if (is_v) {
       all_gather_v(backend, output, input, sizes, 0, {})->wait();
     } else {
-      world.group->_allgather_base(output, input)->wait();
+      libtorch::all_gather_single(*world.group, output, input)->wait();
     }
     EXPECT_TRUE(at::equal(output, whole))
         << (is_v ? "all_gather_v" : "_allgather_base") << " of " << columns << " columns"

@@ -11,10 +11,11 @@ constexpr uint64_t version(uint64_t major, uint64_t minor, uint64_t patch) {
 }
 
 TEST(LibTorchVersionTest, AnotherMinorVersionIsOneSentence) {
-  EXPECT_EQ(libtorch_problem(version(2, 15, 0), version(2, 11, 1), "/opt/torch/lib/libtorch_cpu.so"),
-            "this program was built with LibTorch 2.15 and has loaded LibTorch 2.11, "
-            "/opt/torch/lib/libtorch_cpu.so: take that directory out of LD_LIBRARY_PATH, or build "
-            "the program with LibTorch 2.11");
+  EXPECT_EQ(
+      libtorch_problem(version(2, 15, 0), version(2, 11, 1), "/opt/torch/lib/libtorch_cpu.so"),
+      "this program was built with LibTorch 2.15 and has loaded LibTorch 2.11, "
+      "/opt/torch/lib/libtorch_cpu.so: take that directory out of LD_LIBRARY_PATH, or build "
+      "the program with LibTorch 2.11");
   EXPECT_NE(libtorch_problem(version(2, 11, 0), version(3, 11, 0), ""), "");
 }
 
