@@ -38,8 +38,7 @@ class MeshError : public c10::ValueError {
   using ValueError::ValueError;
 };
 
-// The launcher's environment is half set, malformed or contradicts itself, or has led to another
-// LibTorch than the program's.
+// The launcher's environment is half set, malformed or contradicts itself.
 class EnvironmentError : public c10::ValueError {
   using ValueError::ValueError;
 };

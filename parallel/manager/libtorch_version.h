@@ -12,7 +12,7 @@ namespace meshrun {
 // `path`; empty where major and minor agree. As TORCH_ABI_VERSION has them: a byte each.
 std::string libtorch_problem(uint64_t built, uint64_t loaded, std::string_view path);
 
-// Raises EnvironmentError with that.
+// Raises EnvironmentError with that: the environment has led to another LibTorch.
 void require_libtorch_of_build();
 
 }  // namespace meshrun
