@@ -28,6 +28,7 @@ const std::map<std::string, std::set<std::string>, std::less<>>& AllowedRooms() 
       {"parallel", {"core", "agent"}},
       {"jobs", {"core", "agent", "parallel"}},
       {"deploy", {"core"}},
+      {"python", {"core", "agent", "parallel"}},
   };
   return *rooms;
 }
@@ -127,7 +128,7 @@ Library LibraryOfHeader(std::string_view header) {
 // The engine below the ucx backend is built and checked without LibTorch.
 bool UsesLibTorch(std::string_view path) {
   const std::string room = RoomOf(path);
-  return (room == "parallel" || room == "jobs" || IsProject(room)) &&
+  return (room == "parallel" || room == "jobs" || room == "python" || IsProject(room)) &&
          !path.starts_with("parallel/comm/ucx/engine/");
 }
 
@@ -135,7 +136,7 @@ std::vector<Library> ForbiddenLibraries(std::string_view path) {
   const std::string room = RoomOf(path);
   std::vector<Library> forbidden;
   if (!UsesLibTorch(path)) forbidden.push_back(Library::kLibTorch);
-  if (room == "parallel" || room == "jobs") forbidden.push_back(Library::kWire);
+  if (room == "parallel" || room == "jobs" || room == "python") forbidden.push_back(Library::kWire);
   return forbidden;
 }
 

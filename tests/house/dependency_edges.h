@@ -2,7 +2,7 @@
 // BUILD labels.
 //
 //   proto <- core <- {coordinator, worker, client, agent}
-//   core, agent <- parallel <- jobs
+//   core, agent <- parallel <- {jobs, python}
 //   core, agent, parallel <- a top-level folder that is none of these: somebody's own project
 //
 // Inside parallel/ a folder uses what stands left of it:
@@ -16,9 +16,9 @@
 // Only comm/ names a backend: the other folders do not include comm/ucx/. No two folders of the
 // tree include each other, directly or in a circle.
 //
-// Two rules look through headers: no file of parallel/ or jobs/ reaches protobuf or gRPC, and
-// nothing below parallel/ reaches LibTorch, nor does parallel/comm/ucx/engine/. Files under tests/
-// and tools/ may use anything.
+// Two rules look through headers: no file of parallel/, jobs/ or python/ reaches protobuf or gRPC,
+// and nothing below parallel/ reaches LibTorch, nor does parallel/comm/ucx/engine/. Files under
+// tests/ and tools/ may use anything.
 #pragma once
 
 #include <filesystem>

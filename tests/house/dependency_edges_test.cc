@@ -106,6 +106,20 @@ TEST_F(DependencyEdgesInATempTreeTest, ParallelDoesNotReachTheWireEvenThroughAHe
           Edge("parallel/fft/plan.h", 1, "must not use proto/")));
 }
 
+TEST_F(DependencyEdgesInATempTreeTest, PythonBindsTheLibraryAlone) {
+  Write("parallel/comm/store.h", "#include <torch/torch.h>\n");
+  Write("python/torch/group.cc", "#include <torch/torch.h>\n#include \"parallel/comm/store.h\"\n");
+  Write("python/torch/BUILD.bazel", "torch = True,\n");
+  EXPECT_THAT(Find(), IsEmpty());
+  Write("jobs/train.cc", "#include \"python/torch/group.h\"\n");
+  Write("python/torch/client.cc",
+        "#include \"client/client.h\"\n#include \"meshrun/v1/job.pb.h\"\n");
+  EXPECT_THAT(Find(), ElementsAre(Edge("jobs/train.cc", 1, "jobs/ must not use python/"),
+                                  Edge("python/torch/client.cc", 1, "must not use client/"),
+                                  Edge("python/torch/client.cc", 2, "must not reach protobuf"),
+                                  Edge("python/torch/client.cc", 2, "must not use proto/")));
+}
+
 TEST_F(DependencyEdgesInATempTreeTest, NothingBelowParallelReachesLibTorch) {
   Write("agent/agent.h", "#include <c10/util/Exception.h>\n");
   Write("worker/main.cc", "#include <torch/torch.h>\n");

@@ -11,9 +11,9 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::array<std::string_view, 11> kProduct = {
-    "agent", "client",   "coordinator", "core",  "deploy", "examples",
-    "jobs",  "parallel", "proto",       "tools", "worker"};
+constexpr std::array<std::string_view, 12> kProduct = {
+    "agent", "client",   "coordinator", "core",   "deploy", "examples",
+    "jobs",  "parallel", "proto",       "python", "tools",  "worker"};
 
 bool HasSourceEnding(const fs::path& path) {
   static constexpr std::array<std::string_view, 5> kEndings = {".cc", ".h", ".cu", ".cuh", ".py"};

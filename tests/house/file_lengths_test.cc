@@ -42,6 +42,7 @@ TEST(FileLengthsTest, SourcesAndScriptsOfTheProductAreCounted) {
   write("parallel/deep/folder/a.h", 8);
   write("parallel/kernels/a.cu", 6);
   write("deploy/client.py", 7);
+  write("python/meshrun/long.py", 10);
   write("tools/script", 9, "#!/bin/sh\n");
   write("tools/text", 9, "Not a script\n");
   write("proto/a.proto", 9);
@@ -52,9 +53,9 @@ TEST(FileLengthsTest, SourcesAndScriptsOfTheProductAreCounted) {
   std::filesystem::create_symlink(root / "core/longer.cc", root / "core/link.cc");
   EXPECT_THAT(
       FindLongFiles(root, 5),
-      testing::ElementsAre(LongFile{"tools/script", 9}, LongFile{"parallel/deep/folder/a.h", 8},
-                           LongFile{"deploy/client.py", 7}, LongFile{"core/longer.cc", 6},
-                           LongFile{"parallel/kernels/a.cu", 6}));
+      testing::ElementsAre(LongFile{"python/meshrun/long.py", 10}, LongFile{"tools/script", 9},
+                           LongFile{"parallel/deep/folder/a.h", 8}, LongFile{"deploy/client.py", 7},
+                           LongFile{"core/longer.cc", 6}, LongFile{"parallel/kernels/a.cu", 6}));
 }
 
 }  // namespace

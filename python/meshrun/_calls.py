@@ -1,0 +1,248 @@
+"""Calls to a coordinator: the channel, deadlines, what is tried again, and errors as exceptions. As client/client.cc."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, Optional
+
+from . import _address
+from .errors import DeadlineExceededError, Error, UnavailableError, error_of
+
+_MAX_MESSAGE_BYTES = 64 << 20
+# A stream that lasted so long ends an interruption, even if nothing came through it.
+_SETTLED_SECONDS = 5.0
+_PAUSE_SECONDS = 0.02
+# A server sends this with the first answer of a stream.
+_REACHED_KEY = "meshrun-reached"
+
+
+def import_grpc() -> Any:
+    """The module grpc; with protobuf's, it is imported by the first Client."""
+    try:
+        import google.protobuf
+        import grpc
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError(f"meshrun.Client needs grpcio and protobuf, and '{error.name}' is not installed: "
+                                  "pip install 'meshrun[client]'", name=error.name) from None
+    return grpc
+
+
+class Calls:
+    """The channel to one coordinator. Thread-safe."""
+
+    def __init__(self, address: str, tls: _address.TlsFiles, insecure_loopback: bool, timeout: float) -> None:
+        self.address = address
+        self.timeout = timeout
+        self._grpc = import_grpc()
+        self._tls = tls
+        self._insecure_loopback = insecure_loopback
+        self._lock = threading.Lock()
+        self._closed = False
+        self._channels: list[Any] = []
+        self._stubs: dict[str, Any] = {}
+        self._connect()
+
+    def _connect(self) -> None:
+        from .v1 import cluster_service_pb2_grpc, job_service_pb2_grpc
+
+        _address.check_security(self.address, self._tls, self._insecure_loopback)
+        options = [("grpc.initial_reconnect_backoff_ms", 20), ("grpc.min_reconnect_backoff_ms", 2000),
+                   ("grpc.max_reconnect_backoff_ms", 1000), ("grpc.enable_http_proxy", 0), ("grpc.use_local_subchannel_pool", 1),
+                   ("grpc.max_receive_message_length", _MAX_MESSAGE_BYTES), ("grpc.max_send_message_length", _MAX_MESSAGE_BYTES)]
+        unix = _address.unix_path(self.address) is not None
+        if not unix:
+            # A peer that has vanished silently is noticed within 10 s while a call waits for it.
+            options += [("grpc.keepalive_time_ms", 5000), ("grpc.keepalive_timeout_ms", 5000),
+                        ("grpc.http2.max_pings_without_data", 0)]
+        target = _address.grpc_target(self.address)
+        if self._tls and not unix:
+            credentials = self._grpc.ssl_channel_credentials(*self._tls.read())
+            channel = self._grpc.secure_channel(target, credentials, options)
+        else:
+            channel = self._grpc.insecure_channel(target, options)
+        self._channels.append(channel)
+        self._stubs = {"jobs": job_service_pb2_grpc.JobServiceStub(channel),
+                       "cluster": cluster_service_pb2_grpc.ClusterServiceStub(channel)}
+
+    def close(self) -> None:
+        """Ends all calls: those under way and later ones raise ValueError."""
+        with self._lock:
+            self._closed = True
+            channels = self._channels
+        for channel in channels:
+            channel.close()
+
+    def stub(self, service: str) -> Any:
+        with self._lock:
+            if self._closed:
+                raise ValueError("this meshrun.Client is closed")
+            return self._stubs[service]
+
+    def begin(self, stub: Any, method: str, request: Any, timeout: Optional[float], wait_for_ready: bool = False) -> Any:
+        """The answer of a call, or its stream of answers. wait_for_ready: wait for a connection until the timeout."""
+        try:
+            return getattr(stub, method)(request, timeout=timeout, wait_for_ready=wait_for_ready)
+        except ValueError:  # gRPC's own words for a channel that was closed meanwhile
+            self.stub("jobs")
+            raise
+
+    def connects_anew(self, service: str, refused: Any) -> bool:
+        """After UNAUTHENTICATED: a connection keeps the certificate that it began with, and another one may lie in the file by
+        now. Calls that are refused together get one new connection; streams stay on theirs."""
+        with self._lock:
+            if self._closed or not self._tls:
+                return False
+            if self._stubs[service] is refused:
+                self._connect()
+            return True
+
+    def unary(self, service: str, method: str, request: Any, retry: bool = True) -> Any:
+        """One call with one answer, within the timeout. retry: try again as long where no coordinator is reached: one that restarts
+        is soon back, and every call may safely be sent twice."""
+        until, anew, away = time.monotonic() + self.timeout, False, None
+        while True:
+            stub = self.stub(service)
+            try:
+                # gRPC moves a connection forward only while a call waits for it.
+                return self.begin(stub, method, request, max(until - time.monotonic(), 0.001), wait_for_ready=away is not None)
+            except self._grpc.RpcError as error:
+                failure = self.explain(error)
+            self.stub(service)  # raises where close() has ended the call
+            if failure.code == "UNAUTHENTICATED" and not anew and self.connects_anew(service, stub):
+                anew = True
+                continue
+            if away is not None and failure.code == "DEADLINE_EXCEEDED":
+                raise away  # which says more
+            if failure.code != "UNAVAILABLE" or not retry or time.monotonic() + _PAUSE_SECONDS >= until:
+                raise failure
+            away = failure
+            time.sleep(_PAUSE_SECONDS)  # a coordinator that stops answers so, and ends soon
+
+    def await_coordinator(self, seconds: float) -> None:
+        """Waits until a coordinator answers, for so long at most."""
+        from .v1 import cluster_service_pb2
+
+        try:
+            self.begin(self.stub("cluster"), "DescribeCluster", cluster_service_pb2.DescribeClusterRequest(max_events=1), seconds,
+                       wait_for_ready=True)
+        except self._grpc.RpcError:
+            pass
+
+    def stream(self, method: str, request: Callable[[], Any], accept: Callable[[Any], bool], patience: float,
+               ended: Optional[Callable[[], bool]] = None, deadline: Optional[float] = None) -> Stream:
+        """A call of JobService with a stream of answers, resumed over interruptions. See Stream."""
+        return Stream(self, method, request, accept, patience, ended, deadline)
+
+    @staticmethod
+    def _code(error: Any) -> str:
+        return str(error.code().name) if error.code() is not None else "UNKNOWN"
+
+    def explain(self, error: Any) -> Error:
+        """The coordinator's own errors are passed on unchanged; those that gRPC made say what to try."""
+        code, text = self._code(error), error.details() or ""
+        if not self._is_ours(error):
+            if code == "UNAVAILABLE":
+                text = (f"no coordinator is running at {self.address} ({_short_reason(text)}): start one with 'meshrun dev up', or "
+                        "name another with MESHRUN_COORDINATOR or Client(address)")
+            elif code == "DEADLINE_EXCEEDED":
+                text = (f"the coordinator at {self.address} did not answer in time: see whether its host is up and the address is "
+                        "right ('meshrun doctor' checks both)")
+            elif code == "UNIMPLEMENTED":
+                code = "UNAVAILABLE"
+                text = (f"what answers at {self.address} does not know this call: it is not a meshrun coordinator, or one of "
+                        "another version")
+        return error_of(code, text)
+
+    @staticmethod
+    def _is_ours(error: Any) -> bool:
+        """A meshrun server made the error: its ErrorDetail says so."""
+        from .v1 import error_pb2
+
+        for key, value in error.trailing_metadata() or ():
+            if key == "grpc-status-details-bin":
+                try:
+                    status = error_pb2.ErrorStatus.FromString(value)
+                except Exception:  # of another program than a coordinator: DecodeError has no place of its own in all versions
+                    return False
+                detail = error_pb2.ErrorDetail()
+                return any(part.Unpack(detail) and detail.origin for part in status.details)
+        return False
+
+
+def _short_reason(text: str) -> str:
+    """ "...: Failed to connect to remote host: Connection refused" -> "connection refused"."""
+    reason = text.rpartition(": ")[2]
+    return reason[:1].lower() + reason[1:] if reason[1:2].islower() else reason
+
+
+class Stream:
+    """Iterates over the answers that `accept` takes for news, until the coordinator ends the stream.
+
+    ended: where given, whether all has been told: an earlier end is an interruption, and a later error is none.
+    While the coordinator is away it tries again, for `patience` seconds after the last news. request: makes the request of each
+    attempt, so that it can begin where the last one broke. deadline: of time.monotonic(); a DeadlineExceededError then.
+    cancel() ends the iteration from any thread.
+    """
+
+    def __init__(self, calls: Calls, method: str, request: Callable[[], Any], accept: Callable[[Any], bool],
+                 patience: float, ended: Optional[Callable[[], bool]], deadline: Optional[float]) -> None:
+        self._calls, self._method, self._request, self._accept = calls, method, request, accept
+        self._patience, self._ended, self._deadline = patience, ended, deadline
+        self._stopped = threading.Event()
+        self._call: Any = None
+
+    def cancel(self) -> None:
+        self._stopped.set()
+        call = self._call
+        if call is not None:
+            call.cancel()
+
+    def __iter__(self) -> Iterator[Any]:
+        backoff, away_since, refused = 0.02, None, None
+        while not self._stopped.is_set():
+            stub, begun, news, reached = self._calls.stub("jobs"), time.monotonic(), False, False
+            left = None if self._deadline is None else max(self._deadline - begun, 0.0)
+            call = self._call = self._calls.begin(stub, self._method, self._request(), left)
+            if self._stopped.is_set():
+                call.cancel()
+            try:
+                for answer in call:
+                    reached = True
+                    if self._accept(answer):
+                        news = True
+                        yield answer
+                failure: Error = UnavailableError("the coordinator closed the stream")
+                if self._ended is None or self._ended():
+                    return
+            except self._calls._grpc.RpcError as error:
+                if self._stopped.is_set() or (self._ended is not None and self._ended()):
+                    return
+                self._calls.stub("jobs")  # raises where close() has ended the call
+                failure = self._calls.explain(error)
+                metadata = call.initial_metadata() or ()
+                reached = reached or any(key == _REACHED_KEY for key, _ in metadata)
+            finally:
+                call.cancel()
+            now = time.monotonic()
+            if self._deadline is not None and now >= self._deadline:
+                raise DeadlineExceededError("the job has not ended")
+            alive = news or (reached and now - begun >= _SETTLED_SECONDS)
+            if alive:
+                refused = None
+            if failure.code == "UNAUTHENTICATED" and refused is None and self._calls.connects_anew("jobs", stub):
+                refused = failure
+                continue
+            if not isinstance(failure, (UnavailableError, DeadlineExceededError)):
+                raise failure
+            if alive or away_since is None:
+                away_since, backoff = now, 0.02
+            if now - away_since >= self._patience:
+                raise refused or failure
+            pause = backoff if self._deadline is None else min(backoff, self._deadline - now)
+            if reached:
+                self._stopped.wait(pause)
+            else:
+                self._calls.await_coordinator(pause)
+            backoff = min(backoff * 2, 1.0)
