@@ -7,6 +7,7 @@
 #include "fmt/format.h"
 #include "parallel/base/collective_errors.h"
 #include "parallel/comm/process_group_factory.h"
+#include "parallel/comm/ucx/backend.h"
 #include "python/extension/worlds.h"
 #include "torch/csrc/distributed/c10d/PrefixStore.hpp"
 #include "torch/csrc/distributed/c10d/ProcessGroup.hpp"
@@ -61,7 +62,11 @@ c10::intrusive_ptr<c10d::Backend> create_backend(const GroupCall& call) {
   options.engine = world->engine;
   const auto group = make_process_group(c10::make_intrusive<c10d::PrefixStore>("group", store),
                                         call.rank, call.size, "ucx", options);
-  return group->getBackend(c10::DeviceType::CPU);
+  c10::intrusive_ptr<c10d::Backend> backend = group->getBackend(c10::DeviceType::CPU);
+  if (auto* const ucx = dynamic_cast<UcxBackend*>(backend.get())) {
+    add_group(c10::intrusive_ptr<UcxBackend>::reclaim_copy(ucx));
+  }
+  return backend;
 }
 
 }  // namespace meshrun::python

@@ -46,5 +46,5 @@ PYBIND11_MODULE(_torch, module) {
   module.def("create", &python::create, py::arg("store"), py::arg("rank"), py::arg("size"),
              py::arg("timeout"), py::arg("name"), py::arg("global_ranks"), py::arg("is_default"),
              py::call_guard<py::gil_scoped_release>());
-  module.def("drop_worlds", &python::drop_worlds, py::call_guard<py::gil_scoped_release>());
+  module.def("end_worlds", &python::end_worlds, py::call_guard<py::gil_scoped_release>());
 }

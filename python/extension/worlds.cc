@@ -15,6 +15,7 @@
 #include "parallel/base/errors.h"
 #include "parallel/base/network.h"
 #include "parallel/base/process.h"
+#include "parallel/comm/ucx/backend.h"
 #include "parallel/comm/ucx_engine.h"
 #include "parallel/manager/environment.h"
 #include "parallel/manager/places.h"
@@ -23,11 +24,13 @@ namespace meshrun::python {
 namespace {
 
 constexpr const char* kLoopback = "127.0.0.1";
+constexpr std::chrono::seconds kLastWait(1);
 
 struct Worlds {
   Mutex mu;
   std::vector<std::shared_ptr<World>> all MESHRUN_GUARDED_BY(mu);
   std::weak_ptr<World> of_default_group MESHRUN_GUARDED_BY(mu);
+  std::vector<c10::weak_intrusive_ptr<UcxBackend>> groups MESHRUN_GUARDED_BY(mu);
 };
 
 // Never destroyed: groups may outlive the runtime's statics.
@@ -153,11 +156,35 @@ std::shared_ptr<World> default_world() {
   return world != nullptr && world->engine.use_count() > 1 ? world : nullptr;
 }
 
-void drop_worlds() {
-  std::vector<std::shared_ptr<World>> dropped;
+void add_group(const c10::intrusive_ptr<UcxBackend>& group) {
   Worlds& known = worlds();
   const MutexLock lock(known.mu);
-  dropped.swap(known.all);
+  std::erase_if(known.groups, [](const auto& weak) { return weak.expired(); });
+  known.groups.emplace_back(group);
+}
+
+void end_worlds() {
+  std::vector<std::shared_ptr<World>> dropped;
+  std::vector<c10::intrusive_ptr<UcxBackend>> groups;
+  {
+    Worlds& known = worlds();
+    const MutexLock lock(known.mu);
+    dropped.swap(known.all);
+    for (const auto& weak : known.groups) {
+      if (auto group = weak.lock()) groups.push_back(std::move(group));
+    }
+  }
+  const auto deadline = std::chrono::steady_clock::now() + kLastWait;
+  for (const auto& group : groups) {
+    for (const auto& operation : group->group()->unfinished()) {
+      const auto left = deadline - std::chrono::steady_clock::now();
+      if (left > left.zero()) group->group()->wait(*operation, left);
+    }
+  }
+  for (const auto& group : groups) {
+    group->group()->leave(fmt::format("The Python interpreter of rank {} has ended group \"{}\"",
+                                      group->getRank(), group->group()->config().name));
+  }
 }
 
 }  // namespace meshrun::python

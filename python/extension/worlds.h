@@ -4,9 +4,11 @@
 // torch.distributed's default group is a world. A group on this backend is a world of its own where
 // the default group is on another one: then nobody has counted the job's ranks for us.
 //
-// An engine stays until no group uses it and the next group is made, or until drop_worlds(). It
+// An engine stays until no group uses it and the next group is made, or until end_worlds(). It
 // never ends in a group's destructor, because Python may call that with its interpreter lock, which
-// a callback on the engine's thread may be waiting for.
+// the engine's thread may be waiting for. That thread takes the lock to give a tensor back, and may
+// not ask for it once the interpreter ends: Python ends threads that do. So nothing may be under way
+// by then.
 //
 // Threads: any, without Python's interpreter lock. Errors: RendezvousError, EnvironmentError;
 // BackendError in a child of fork() whose parent was in a world.
@@ -19,9 +21,12 @@
 #include "c10/util/intrusive_ptr.h"
 #include "torch/csrc/distributed/c10d/Store.hpp"
 
-namespace meshrun::ucx {
+namespace meshrun {
+class UcxBackend;
+namespace ucx {
 class Engine;
 }
+}  // namespace meshrun
 
 namespace meshrun::python {
 
@@ -38,7 +43,11 @@ std::shared_ptr<World> meet(const c10::intrusive_ptr<c10d::Store>& store, int ra
 // The newest world that was made with is_default, while a group uses it; null: there is none.
 std::shared_ptr<World> default_world();
 
-// Before the interpreter ends: what no group uses goes at once, the rest with its last group.
-void drop_worlds();
+// So that end_worlds() finds it. Not held.
+void add_group(const c10::intrusive_ptr<UcxBackend>& group);
+
+// Before the interpreter ends: operations that are under way get a second, then all groups of this
+// process leave; those ranks that still need it hear so.
+void end_worlds();
 
 }  // namespace meshrun::python

@@ -289,6 +289,31 @@ def joins_again(rank, size, port, names):
         print(f"  {size} ranks: joins_again", flush=True)
 
 
+def loses_a_rank(rank, size, port, names):
+    join(rank, size, port)
+    dist.barrier()
+    if rank == 1:
+        os._exit(0)
+    began = time.monotonic()
+    try:
+        dist.all_reduce(torch.ones(3))
+    except dist.DistBackendError as error:
+        assert "rank 1" in str(error) and "\n" not in str(error).strip(), error
+    else:
+        raise AssertionError("no error")
+    assert time.monotonic() - began < 5
+    print(f"  {size} ranks: loses_a_rank", flush=True)
+
+
+def ends_early(rank, size, port):
+    """The interpreter ends while an operation is under way that no other rank takes part in."""
+    join(rank, size, port)
+    x = torch.ones(2000)
+    dist.all_reduce(x)
+    if rank == 0:
+        dist.all_reduce(x, async_op=True)
+
+
 def main():
     torch.set_num_threads(1)
     dist.init_process_group(BACKEND)

@@ -44,4 +44,4 @@ from meshrun._torch_entry import register as _register
 import atexit as _atexit
 
 _register()
-_atexit.register(_extension.drop_worlds)
+_atexit.register(_extension.end_worlds)
