@@ -20,8 +20,8 @@ _USERS = {
 }
 
 def visible_above(folder):
-    """The default visibility of the packages in parallel/<folder>: itself, the folders above it, jobs, tests, and //parallel for everybody else."""
-    return ["//jobs:__subpackages__", "//tests:__subpackages__"] + [
+    """The default visibility of the packages in parallel/<folder>: itself, the folders above it, jobs, python, tests, and //parallel for everybody else."""
+    return ["//jobs:__subpackages__", "//python:__subpackages__", "//tests:__subpackages__"] + [
         "//parallel/%s:__subpackages__" % user
         for user in [folder] + _USERS[folder]
     ] + ["//parallel:__pkg__"]

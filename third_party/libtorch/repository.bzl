@@ -11,6 +11,8 @@ def _cache_dir(environ):
 _BUILD = """
 package(default_visibility = ["//visibility:public"])
 
+exports_files(["include/torch/headeronly/version.h"])
+
 # The shared libraries are named by absolute path and found again through the rpath, so that a program also runs from
 # where it is copied to on this machine.
 cc_library(

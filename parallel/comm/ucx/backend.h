@@ -149,6 +149,7 @@ class UcxBackend : public c10d::Backend,
   void shutdown() override;
 
   const std::shared_ptr<ucx::Engine>& engine() const { return group_->engine(); }
+  const std::shared_ptr<ucx::Group>& group() const { return group_; }
   std::string flight_record() const { return group_->flight_record(); }
 
   // One call on its way to the engine, and where its memory must lie (backend_plan.h).

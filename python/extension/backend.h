@@ -1,0 +1,37 @@
+// Makes the backend "meshrun" of torch.distributed: c10d's backend over UCX for the CPU tensors of a
+// group.
+//
+// Threads: any, without Python's interpreter lock: it waits for the ranks of a new world. Errors:
+// CollectiveArgumentError (a ValueError in Python), BackendError (RuntimeErrors there, as are the
+// store's), RendezvousError.
+#pragma once
+
+#include <chrono>
+#include <string>
+#include <vector>
+
+#include "c10/util/intrusive_ptr.h"
+#include "torch/csrc/distributed/c10d/Backend.hpp"
+#include "torch/csrc/distributed/c10d/Store.hpp"
+
+namespace meshrun::python {
+
+// What torch.distributed tells a backend of a group.
+struct GroupCall {
+  c10::intrusive_ptr<c10d::Store> store;
+  int rank = 0;
+  int size = 1;
+  // Of each collective; to find the peers it is five minutes at most.
+  std::chrono::milliseconds timeout{};
+  std::string name;
+  // Members' ranks in the default group; empty: the same numbers.
+  std::vector<int> global_ranks;
+  bool is_default = false;
+};
+
+// All members call it. A store may be used for one group after another, also of the same name, for
+// example where a process destroys its groups and calls init_process_group() again: each rank counts
+// its calls there.
+c10::intrusive_ptr<c10d::Backend> create_backend(const GroupCall& call);
+
+}  // namespace meshrun::python

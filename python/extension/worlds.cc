@@ -1,0 +1,190 @@
+#include "python/extension/worlds.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <cstdlib>
+#include <iterator>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "core/mutex.h"
+#include "fmt/format.h"
+#include "parallel/base/errors.h"
+#include "parallel/base/network.h"
+#include "parallel/base/process.h"
+#include "parallel/comm/ucx/backend.h"
+#include "parallel/comm/ucx_engine.h"
+#include "parallel/manager/environment.h"
+#include "parallel/manager/places.h"
+
+namespace meshrun::python {
+namespace {
+
+constexpr const char* kLoopback = "127.0.0.1";
+constexpr std::chrono::seconds kLastWait(1);
+
+struct Worlds {
+  Mutex mu;
+  std::vector<std::shared_ptr<World>> all MESHRUN_GUARDED_BY(mu);
+  std::weak_ptr<World> of_default_group MESHRUN_GUARDED_BY(mu);
+  std::vector<c10::weak_intrusive_ptr<UcxBackend>> groups MESHRUN_GUARDED_BY(mu);
+};
+
+// Never destroyed: groups may outlive the runtime's statics.
+Worlds& worlds() {
+  static auto& worlds = *new Worlds;
+  return worlds;
+}
+
+void refuse_after_fork() {
+  static const int forks = fork_count();
+  if (forks == fork_count()) return;
+  throw BackendError(fmt::format(
+      "process {} was forked from one that had process groups on meshrun, and UCX does not survive "
+      "that: fork before the first process group is made, or start processes by spawn",
+      getpid()));
+}
+
+std::string variable(const char* name) {
+  const char* value = std::getenv(name);
+  return value == nullptr ? "" : value;
+}
+
+// A launcher sets ranks apart that share a machine, for example in containers.
+int node_rank_of_launcher() {
+  const std::string text = variable("GROUP_RANK");
+  const bool is_number =
+      !text.empty() && text.size() < 9 && text.find_first_not_of("0123456789") == std::string::npos;
+  return is_number ? std::stoi(text) : -1;
+}
+
+RankPlace own_place(const std::string& master) {
+  RankPlace place{node_identity(node_facts()), node_rank_of_launcher(), ""};
+  if (master.empty()) return place;
+  const auto address = local_address_towards(master);
+  if (address.ok() && !is_loopback(*address)) place.address = *address;
+  return place;
+}
+
+std::vector<RankPlace> exchange_places(c10d::Store& store, int rank, int size,
+                                       const RankPlace& own) {
+  std::vector<std::string> keys;
+  for (int other = 0; other < size; ++other) keys.push_back(fmt::format("place/{}", other));
+  store.set(keys[static_cast<size_t>(rank)], serialize(own));
+  std::vector<std::vector<uint8_t>> values;
+  if (store.hasExtendedApi()) {
+    values = store.multiGet(keys);
+  } else {
+    for (const std::string& key : keys) values.push_back(store.get(key));
+  }
+  std::vector<RankPlace> places;
+  for (const std::vector<uint8_t>& value : values) {
+    const std::string text(value.begin(), value.end());
+    std::optional<RankPlace> place = parse_place(text);
+    if (!place) {
+      throw RendezvousError(fmt::format(
+          "rank {} said \"{}\" of where it is, which this version of meshrun does not understand: "
+          "install one version on all hosts",
+          places.size(), text));
+    }
+    places.push_back(*std::move(place));
+  }
+  return places;
+}
+
+// Where peers find rank 0, as the manager's rendezvous has it. Without MASTER_ADDR (init_method is
+// a file, or a store was given) the interfaces have to do.
+std::vector<std::string> addresses_of_rank_zero(const std::vector<RankPlace>& places,
+                                                const std::string& master, bool one_node) {
+  if (one_node) return {kLoopback};
+  std::string own = places.front().address;
+  if (const auto other = address_to_ask_the_way_to(places, 0)) {
+    const auto address = local_address_towards(*other);
+    if (address.ok()) own = *address;
+  }
+  const bool is_hosted = variable("TORCHELASTIC_USE_AGENT_STORE") == "True";
+  return meshrun::addresses_of_rank_zero(master, is_hosted, own, interface_addresses());
+}
+
+void drop_unused() {
+  std::vector<std::shared_ptr<World>> unused;
+  Worlds& known = worlds();
+  const MutexLock lock(known.mu);
+  const auto used = std::partition(
+      known.all.begin(), known.all.end(),
+      [](const std::shared_ptr<World>& world) { return world->engine.use_count() > 1; });
+  std::move(used, known.all.end(), std::back_inserter(unused));
+  known.all.erase(used, known.all.end());
+}
+
+}  // namespace
+
+std::shared_ptr<World> meet(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
+                            std::chrono::milliseconds timeout, bool is_default) {
+  refuse_after_fork();
+  drop_unused();
+  auto world = std::make_shared<World>();
+  UcxEngineOptions options;
+  options.world_rank = rank;
+  options.world_size = size;
+  options.store = store;
+  options.timeout = timeout;
+  options.deadlock_after =
+      value_or_throw<EnvironmentError>(read_deadlock_after(process_environment()));
+  if (size > 1) {
+    const std::string master = variable("MASTER_ADDR");
+    const std::vector<RankPlace> places = exchange_places(*store, rank, size, own_place(master));
+    NodeLayout layout = lay_out_nodes(places, rank);
+    options.addresses = addresses_of_rank_zero(places, master, layout.count == 1);
+    if (layout.count > 1) world->nodes = std::move(layout.nodes);
+  }
+  world->engine = start_ucx_engine(options);
+  Worlds& known = worlds();
+  const MutexLock lock(known.mu);
+  known.all.push_back(world);
+  if (is_default) known.of_default_group = world;
+  return world;
+}
+
+std::shared_ptr<World> default_world() {
+  Worlds& known = worlds();
+  const MutexLock lock(known.mu);
+  std::shared_ptr<World> world = known.of_default_group.lock();
+  return world != nullptr && world->engine.use_count() > 1 ? world : nullptr;
+}
+
+void add_group(const c10::intrusive_ptr<UcxBackend>& group) {
+  Worlds& known = worlds();
+  const MutexLock lock(known.mu);
+  std::erase_if(known.groups, [](const auto& weak) { return weak.expired(); });
+  known.groups.emplace_back(group);
+}
+
+void end_worlds() {
+  std::vector<std::shared_ptr<World>> dropped;
+  std::vector<c10::intrusive_ptr<UcxBackend>> groups;
+  {
+    Worlds& known = worlds();
+    const MutexLock lock(known.mu);
+    dropped.swap(known.all);
+    for (const auto& weak : known.groups) {
+      if (auto group = weak.lock()) groups.push_back(std::move(group));
+    }
+  }
+  const auto deadline = std::chrono::steady_clock::now() + kLastWait;
+  for (const auto& group : groups) {
+    for (const auto& operation : group->group()->unfinished()) {
+      const auto left = deadline - std::chrono::steady_clock::now();
+      if (left > left.zero()) group->group()->wait(*operation, left);
+    }
+  }
+  for (const auto& group : groups) {
+    group->group()->leave(fmt::format("The Python interpreter of rank {} has ended group \"{}\"",
+                                      group->getRank(), group->group()->config().name));
+  }
+}
+
+}  // namespace meshrun::python

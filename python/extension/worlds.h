@@ -1,0 +1,53 @@
+// The worlds that this process is in: ranks that have met at a store, and the engine that all their
+// groups share.
+//
+// torch.distributed's default group is a world. A group on this backend is a world of its own where
+// the default group is on another one: then nobody has counted the job's ranks for us.
+//
+// An engine stays until no group uses it and the next group is made, or until end_worlds(). It
+// never ends in a group's destructor, because Python may call that with its interpreter lock, which
+// the engine's thread may be waiting for. That thread takes the lock to give a tensor back, and may
+// not ask for it once the interpreter ends: Python ends threads that do. So nothing may be under way
+// by then.
+//
+// Threads: any, without Python's interpreter lock. Errors: RendezvousError, EnvironmentError;
+// BackendError in a child of fork() whose parent was in a world.
+#pragma once
+
+#include <chrono>
+#include <memory>
+#include <vector>
+
+#include "c10/util/intrusive_ptr.h"
+#include "torch/csrc/distributed/c10d/Store.hpp"
+
+namespace meshrun {
+class UcxBackend;
+namespace ucx {
+class Engine;
+}
+}  // namespace meshrun
+
+namespace meshrun::python {
+
+struct World {
+  std::shared_ptr<ucx::Engine> engine;
+  // The node of each rank; empty: all are on one.
+  std::vector<int> nodes;
+};
+
+// All `size` ranks call it. Keys of `store` must be this world's own.
+std::shared_ptr<World> meet(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
+                            std::chrono::milliseconds timeout, bool is_default);
+
+// The newest world that was made with is_default, while a group uses it; null: there is none.
+std::shared_ptr<World> default_world();
+
+// So that end_worlds() finds it. Not held.
+void add_group(const c10::intrusive_ptr<UcxBackend>& group);
+
+// Before the interpreter ends: operations that are under way get a second, then all groups of this
+// process leave; those ranks that still need it hear so.
+void end_worlds();
+
+}  // namespace meshrun::python
