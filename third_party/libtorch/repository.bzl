@@ -17,7 +17,10 @@ exports_files(["include/torch/headeronly/version.h"])
 # where it is copied to on this machine.
 cc_library(
     name = "torch",
-    hdrs = glob(["include/**"]),
+    hdrs = glob(
+        ["include/**"],
+        exclude = ["include/pybind11/**"],
+    ),
     includes = [
         "include",
         "include/torch/csrc/api/include",
@@ -33,6 +36,13 @@ cc_library(
         "-Wl,--pop-state",
         "-pthread",
     ],
+)
+
+# For extensions of Python alone.
+cc_library(
+    name = "pybind11",
+    hdrs = glob(["include/pybind11/**"]),
+    deps = [":torch"],
 )
 
 # libtorch_cuda needs libraries (cuDNN, cuSPARSELt, NVSHMEM, cuFile) that a machine which only builds may lack.

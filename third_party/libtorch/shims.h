@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -31,6 +32,12 @@ inline constexpr char kVersion[] =
 
 #undef MESHRUN_MAJOR_AND_MINOR
 #undef MESHRUN_TO_TEXT
+
+// Whether LibTorch has an operator of this program's tables. 2.14 has no cholesky, of which
+// linalg_cholesky took the place.
+inline bool has_operator(std::string_view name) {
+  return TORCH_VERSION_MINOR < 14 || name != "aten::cholesky";
+}
 
 // 2.13: autograd's nodes count their own references, and c10d::ProcessGroup has other names.
 #if TORCH_VERSION_MINOR >= 13

@@ -14,6 +14,7 @@
 #include "parallel/shard/layout/broadcast.h"
 #include "parallel/shard/redistribute/redistribute.h"
 #include "parallel/shard/tensor/shard_tensor_impl.h"
+#include "third_party/libtorch/shims.h"
 
 namespace meshrun {
 namespace {
@@ -198,6 +199,7 @@ class BatchwiseFamily {
         "a Partial is reduced; a cut dimension of the matrices or images is gathered",
         "the same operators"};
     for (const Rule& rule : rules()) {
+      if (!libtorch::has_operator(rule.name)) continue;
       register_operator(
           {name_, rule.name, HandlerLevel::kBelowAutograd, batches},
           torch::CppFunction::makeFromBoxedFunctor(std::make_unique<BatchwiseKernel>(rule)));

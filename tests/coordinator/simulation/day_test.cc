@@ -9,6 +9,7 @@
 #include <map>
 
 #include "coordinator/state_store/sqlite_state_store.h"
+#include "core/parse_integer.h"
 #include "tests/coordinator/simulation/simulation.h"
 
 namespace meshrun::coordinator::simulation {
@@ -19,8 +20,11 @@ constexpr uint32_t kKeepEnded = 1'000;
 
 // MESHRUN_SIMULATED_HOURS, for a shorter day.
 int Hours() {
-  const char* const hours = std::getenv("MESHRUN_SIMULATED_HOURS");
-  return hours == nullptr ? 24 : std::atoi(hours);
+  const char* const asked = std::getenv("MESHRUN_SIMULATED_HOURS");
+  if (asked == nullptr) return 24;
+  const auto hours = ParseInteger<int>(asked);
+  EXPECT_TRUE(hours.has_value()) << "MESHRUN_SIMULATED_HOURS=" << asked;
+  return hours.value_or(0);
 }
 
 TEST(DayTest, ADayOf200000JobsLeavesADirectoryThatDoesNotGrow) {
