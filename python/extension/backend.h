@@ -1,5 +1,5 @@
-// Makes the backend "meshrun" of torch.distributed: c10d's backend over UCX for the CPU tensors of a
-// group.
+// Makes the backend "meshrun" of torch.distributed: c10d's backend over UCX for the CPU tensors of
+// a group.
 //
 // Threads: any, without Python's interpreter lock: it waits for the ranks of a new world. Errors:
 // CollectiveArgumentError (a ValueError in Python), BackendError (RuntimeErrors there, as are the
@@ -21,7 +21,7 @@ struct GroupCall {
   c10::intrusive_ptr<c10d::Store> store;
   int rank = 0;
   int size = 1;
-  // Of each collective; to find the peers it is five minutes at most.
+  // For each collective; to find the peers it is five minutes at most.
   std::chrono::milliseconds timeout{};
   std::string name;
   // Members' ranks in the default group; empty: the same numbers.
@@ -30,8 +30,8 @@ struct GroupCall {
 };
 
 // All members call it. A store may be used for one group after another, also of the same name, for
-// example where a process destroys its groups and calls init_process_group() again: each rank counts
-// its calls there.
+// example where a process destroys its groups and calls init_process_group() again: each rank
+// counts its calls there.
 c10::intrusive_ptr<c10d::Backend> create_backend(const GroupCall& call);
 
 }  // namespace meshrun::python

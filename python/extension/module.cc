@@ -1,8 +1,8 @@
 // The Python module meshrun._torch. It binds what has handles; meshrun/torch/__init__.py is what
 // people import.
 //
-// PyTorch's own classes (Store, Backend) cross here by pybind11's registry, which the headers of the
-// PyTorch that this is built with share with its libraries. Exceptions of c10 become PyTorch's
+// PyTorch's own classes (Store, Backend) cross here by pybind11's registry, which the headers of
+// the PyTorch that this is built with share with its libraries. Exceptions of c10 become PyTorch's
 // Python exceptions by the translator that PyTorch has registered there.
 #include <pybind11/chrono.h>
 #include <pybind11/pybind11.h>

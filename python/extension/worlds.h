@@ -7,8 +7,8 @@
 // An engine stays until no group uses it and the next group is made, or until end_worlds(). It
 // never ends in a group's destructor, because Python may call that with its interpreter lock, which
 // the engine's thread may be waiting for. That thread takes the lock to give a tensor back, and may
-// not ask for it once the interpreter ends: Python ends threads that do. So nothing may be under way
-// by then.
+// not ask for it once the interpreter ends: Python ends threads that do. So nothing may be under
+// way by then.
 //
 // Threads: any, without Python's interpreter lock. Errors: RendezvousError, EnvironmentError;
 // BackendError in a child of fork() whose parent was in a world.
