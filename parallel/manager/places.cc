@@ -33,6 +33,21 @@ std::optional<RankPlace> parse_place(const std::string& text) {
   return place;
 }
 
+absl::StatusOr<std::vector<RankPlace>> parse_places(const std::vector<std::string>& texts) {
+  std::vector<RankPlace> places;
+  for (const std::string& text : texts) {
+    std::optional<RankPlace> place = parse_place(text);
+    if (!place) {
+      return absl::InvalidArgumentError(fmt::format(
+          "rank {} said \"{}\" of where it is, which this version of meshrun does not understand: "
+          "start all ranks from one build",
+          places.size(), text));
+    }
+    places.push_back(*std::move(place));
+  }
+  return places;
+}
+
 NodeLayout lay_out_nodes(const std::vector<RankPlace>& places, int rank) {
   using Key = std::pair<std::string, int>;
   std::map<Key, int> numbers;

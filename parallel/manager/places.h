@@ -12,6 +12,8 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/statusor.h"
+
 namespace meshrun {
 
 struct RankPlace {
@@ -27,6 +29,8 @@ struct RankPlace {
 std::string serialize(const RankPlace& place);
 // Absent: not what serialize() makes.
 std::optional<RankPlace> parse_place(const std::string& text);
+// What every rank has said, by rank. InvalidArgument: a text is not what serialize() makes.
+absl::StatusOr<std::vector<RankPlace>> parse_places(const std::vector<std::string>& texts);
 
 struct NodeLayout {
   // The node of each rank: the launcher's numbers if each of them is one node, else in the order of

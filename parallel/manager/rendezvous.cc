@@ -44,21 +44,6 @@ RankPlace own_place(const World& world) {
   return {node_identity(node_facts()), world.node_rank, is_elsewhere ? *address : ""};
 }
 
-std::vector<RankPlace> places_of(const std::vector<std::string>& introductions) {
-  std::vector<RankPlace> places;
-  for (const std::string& text : introductions) {
-    const std::optional<RankPlace> place = parse_place(text);
-    if (!place) {
-      throw RendezvousError(fmt::format(
-          "rank {} said \"{}\" of where it is, which this version of meshrun does not understand: "
-          "start all ranks from one build",
-          places.size(), text));
-    }
-    places.push_back(*place);
-  }
-  return places;
-}
-
 // What the launcher left out, and what it does not know.
 void fill_locality(World& world, const std::vector<RankPlace>& places) {
   const NodeLayout layout = lay_out_nodes(places, world.rank);
@@ -223,7 +208,8 @@ void join(World& world, InstanceHistory& history) {
   options.timeout = world.rendezvous_timeout;
   options.introduction = [&] { return serialize(own_place(world)); };
   world.store = join_tcp_store(options, history);
-  const std::vector<RankPlace> places = places_of(introductions(*world.store, world.world_size));
+  const auto places =
+      value_or_throw<RendezvousError>(parse_places(introductions(*world.store, world.world_size)));
   fill_locality(world, places);
   fill_addresses(world, places);
 }

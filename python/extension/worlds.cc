@@ -4,13 +4,12 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <cstdlib>
 #include <iterator>
-#include <optional>
 #include <string>
 #include <utility>
 
 #include "core/mutex.h"
+#include "core/parse_integer.h"
 #include "fmt/format.h"
 #include "parallel/base/errors.h"
 #include "parallel/base/network.h"
@@ -48,17 +47,11 @@ void refuse_after_fork() {
       getpid()));
 }
 
-std::string variable(const char* name) {
-  const char* value = std::getenv(name);
-  return value == nullptr ? "" : value;
-}
+std::string variable(const char* name) { return process_environment()(name).value_or(""); }
 
 // A launcher sets ranks apart that share a machine, for example in containers.
 int node_rank_of_launcher() {
-  const std::string text = variable("GROUP_RANK");
-  const bool is_number =
-      !text.empty() && text.size() < 9 && text.find_first_not_of("0123456789") == std::string::npos;
-  return is_number ? std::stoi(text) : -1;
+  return std::max(ParseInteger<int>(variable("GROUP_RANK")).value_or(-1), -1);
 }
 
 RankPlace own_place(const std::string& master) {
@@ -80,19 +73,9 @@ std::vector<RankPlace> exchange_places(c10d::Store& store, int rank, int size,
   } else {
     for (const std::string& key : keys) values.push_back(store.get(key));
   }
-  std::vector<RankPlace> places;
-  for (const std::vector<uint8_t>& value : values) {
-    const std::string text(value.begin(), value.end());
-    std::optional<RankPlace> place = parse_place(text);
-    if (!place) {
-      throw RendezvousError(fmt::format(
-          "rank {} said \"{}\" of where it is, which this version of meshrun does not understand: "
-          "install one version on all hosts",
-          places.size(), text));
-    }
-    places.push_back(*std::move(place));
-  }
-  return places;
+  std::vector<std::string> texts;
+  for (const std::vector<uint8_t>& value : values) texts.emplace_back(value.begin(), value.end());
+  return value_or_throw<RendezvousError>(parse_places(texts));
 }
 
 // Where peers find rank 0, as the manager's rendezvous has it. Without MASTER_ADDR (init_method is

@@ -38,6 +38,13 @@ TEST(PlacesTest, APlaceSurvivesItsText) {
   }
 }
 
+TEST(PlacesTest, WhoeverSaysSomethingElseIsNamed) {
+  const RankPlace place = {"abc", 3, "10.0.0.1"};
+  EXPECT_EQ(*parse_places({serialize(place), serialize(place)}), std::vector(2, place));
+  const absl::Status status = parse_places({serialize(place), "abc one -"}).status();
+  EXPECT_EQ(status.message().find("rank 1 said \"abc one -\" of where it is"), 0) << status;
+}
+
 TEST(PlacesTest, RanksOfOneIdentityAreOneNode) {
   const std::vector<RankPlace> places = {{"a"}, {"b"}, {"a"}, {"b"}, {"b"}};
   const NodeLayout layout = lay_out_nodes(places, 3);
