@@ -7,7 +7,7 @@ import threading
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Callable, Optional
 
-from .results import LogLine
+from .results import LogLine, has_ended
 
 if TYPE_CHECKING:
     from ._calls import Calls, Stream
@@ -151,6 +151,5 @@ def _has_run(job: Any) -> bool:
     """Ranks of the current generation have been started: there is output to read."""
     from .v1 import job_pb2
 
-    ended = (job_pb2.JOB_STATE_SUCCEEDED, job_pb2.JOB_STATE_FAILED, job_pb2.JOB_STATE_CANCELLED)
     return job.generation > 0 and (job.state in (job_pb2.JOB_STATE_RUNNING, job_pb2.JOB_STATE_QUIESCING) or
-                                   (job.state in ended and job.HasField("started_at")))
+                                   (has_ended(job) and job.HasField("started_at")))

@@ -45,7 +45,8 @@ class Client:
 
         address: unix:PATH, or with TLS HOST:PORT or HOST; else $MESHRUN_COORDINATOR, the running dev cluster, this user's socket.
         tls_cert, tls_key, tls_ca: PEM files, all three or none; else $MESHRUN_TLS_CERT, $MESHRUN_TLS_KEY and $MESHRUN_TLS_CA.
-        timeout: for each answer; a call goes on trying as long where a coordinator that did answer is away. patience: how long wait, watch and logs go on trying while the coordinator is away.
+        timeout: for each answer; a call goes on trying as long where a coordinator that did answer is away.
+        patience: how long wait, watch and logs go on trying while the coordinator is away.
         insecure_loopback: for tests: plaintext on 127.0.0.1.
 
         Raises InvalidArgumentError (address, files), PermissionDeniedError (another user could have made the socket),
@@ -218,9 +219,8 @@ class Client:
                 return answer
 
     def _watch(self, job_id: str, timeout: Optional[float]) -> Stream:
-        from .v1 import job_pb2, job_service_pb2
+        from .v1 import job_service_pb2
 
-        ended = (job_pb2.JOB_STATE_SUCCEEDED, job_pb2.JOB_STATE_FAILED, job_pb2.JOB_STATE_CANCELLED)
         last: list[Any] = [None]
 
         def accept(answer: Any) -> bool:
@@ -231,7 +231,7 @@ class Client:
             return True
 
         return self._calls.stream("WatchJob", lambda: job_service_pb2.WatchJobRequest(job_id=job_id), accept,
-                                  self._patience, lambda: last[0] is not None and last[0].state in ended,
+                                  self._patience, lambda: last[0] is not None and results.has_ended(last[0]),
                                   None if timeout is None else time.monotonic() + _job_fields.seconds_of("timeout", timeout))
 
     def _ask_cluster(self, method: str, retry: bool = True, **fields: Any) -> Any:

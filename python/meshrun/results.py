@@ -263,6 +263,13 @@ def _named(kind: Type[_Enum], wire: Any, number: int) -> _Enum:
     return kind.__members__.get(name, kind.__members__["UNKNOWN"])
 
 
+def has_ended(message: Any) -> bool:
+    """Whether a meshrun.v1.Job has ended."""
+    from .v1 import job_pb2 as wire
+
+    return _named(JobState, wire.JobState, message.state).has_ended
+
+
 def _time(message: Any, field: str) -> Optional[datetime.datetime]:
     if not message.HasField(field):
         return None

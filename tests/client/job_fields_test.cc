@@ -20,7 +20,7 @@ namespace meshrun::client {
 namespace {
 
 struct FieldCase {
-  // All names, with commas between them; empty: there is no flag.
+  // Every name of the flag, separated by commas. Empty: the field has no flag.
   std::string flags;
   std::string keys;
   // What is given: to the flag (empty: it is a switch), and in a file.
