@@ -3,4 +3,4 @@
 Those that can be asked for have a file in wheels/; shims.h holds what differs between them.
 """
 
-LIBTORCH_VERSION = "2.11.0"
+LIBTORCH_VERSION = "2.15.0"
