@@ -17,6 +17,7 @@
 #include "ATen/ops/zeros.h"
 #include "c10/util/Exception.h"
 #include "tests/bench/collectives/contender.h"
+#include "third_party/libtorch/shims.h"
 
 namespace meshrun::bench {
 namespace {
@@ -26,7 +27,8 @@ using Extents = std::vector<int64_t>;
 void all_to_all(const Group& gloo, const at::Tensor& to, Extents to_counts, const at::Tensor& from,
                 Extents from_counts) {
   at::Tensor output = to, input = from;
-  gloo->alltoall_base(output, input, to_counts, from_counts, {.asyncOp = false})->wait();
+  libtorch::all_to_all_single(*gloo, output, input, to_counts, from_counts, {.asyncOp = false})
+      ->wait();
 }
 
 void broadcast(const Group& gloo, const at::Tensor& tensor, int root) {
@@ -231,7 +233,7 @@ Contender raw_gloo(const Problem& problem, const Group& gloo) {
     if (are_equal(p.sizes)) {
       result.call = [=] {
         at::Tensor to = output, from = input;
-        gloo->_allgather_base(to, from, {.asyncOp = false})->wait();
+        libtorch::all_gather_single(*gloo, to, from, {.asyncOp = false})->wait();
         return output;
       };
     } else {

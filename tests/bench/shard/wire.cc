@@ -26,6 +26,7 @@
 #include "ATen/ops/equal.h"
 #include "parallel/shard/redistribute/redistribute.h"
 #include "tests/bench/collectives/world.h"
+#include "third_party/libtorch/shims.h"
 
 namespace meshrun::bench {
 namespace {
@@ -46,7 +47,7 @@ at::Tensor peers_gather(const Group& gloo, const at::Tensor& part,
   at::Tensor padded = at::empty({longest}, part.options());
   padded.narrow(0, 0, part.numel()).copy_(part.flatten());
   at::Tensor gathered = at::empty({longest * gloo->getSize()}, part.options());
-  gloo->_allgather_base(gathered, padded)->wait();
+  libtorch::all_gather_single(*gloo, gathered, padded)->wait();
   std::vector<at::Tensor> pieces;
   for (size_t rank = 0; rank < shapes.size(); ++rank) {
     pieces.push_back(
@@ -72,7 +73,7 @@ at::Tensor peers_transpose(const Group& gloo, const at::Tensor& part,
   }
   at::Tensor packed = at::cat(sent);
   at::Tensor arrived = at::empty({total}, part.options());
-  gloo->alltoall_base(arrived, packed, received_sizes, sent_sizes)->wait();
+  libtorch::all_to_all_single(*gloo, arrived, packed, received_sizes, sent_sizes)->wait();
   std::vector<at::Tensor> pieces;
   begin = 0;
   for (size_t rank = 0; rank < columns.size(); ++rank) {
