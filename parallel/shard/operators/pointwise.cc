@@ -22,6 +22,7 @@ const bool kRegistered =
                 "aten::__irshift__",
                 "aten::__lshift__",
                 "aten::__rshift__",
+                "aten::_conj_physical",
                 "aten::_prelu_kernel",
                 "aten::abs",
                 "aten::acos",

@@ -15,6 +15,7 @@
 #include "ATen/core/enum_tag.h"
 #include "fmt/format.h"
 #include "fmt/ranges.h"
+#include "third_party/libtorch/shims.h"
 
 namespace meshrun {
 namespace {
@@ -38,12 +39,15 @@ TEST(OperatorTableTest, TheDocumentedOperatorsAreTheRegisteredOnes) {
   ASSERT_NE(begin, std::string::npos) << path;
   ASSERT_NE(end, std::string::npos) << path;
   const size_t inside = begin + std::string(kBegin).size();
-  const std::string table = "\n" + operators_as_markdown();
+  const std::string whose = fmt::format("\nThese are LibTorch {}'s.\n\n", libtorch::kVersion);
+  const std::string table = whose + operators_as_markdown();
   if (write_to != nullptr) {
     std::ofstream(path) << page.substr(0, inside) << table << page.substr(end);
     return;
   }
-  EXPECT_EQ(page.substr(inside, end - inside), table)
+  const std::string documented = page.substr(inside, end - inside);
+  if (!documented.starts_with(whose)) GTEST_SKIP() << "the page is of another LibTorch:" << whose;
+  EXPECT_EQ(documented, table)
       << "write it anew: MESHRUN_WRITE_DOCS=$PWD/docs/shard_tensor.md "
          "bazel-bin/tests/parallel/shard/operator_table_test";
 }

@@ -149,7 +149,8 @@ OperatorCase advanced(Draw& draw) {
         at::Tensor y = t[3] * 1;
         y.index_put_({t[0], t[1][0]}, t[4], true);
         at::Tensor z = t[3] * 1;
-        z.index_put_({Slice(), t[1]}, 0.5);
+        // A number would take index.view({-1}) since LibTorch 2.15 (docs/shard_tensor.md).
+        z.index_put_({Slice(), t[1]}, at::full({}, 0.5, z.options()));
         z.index_put_({z > 1}, 0.25);
         return Tensors{t[3].index({t[0], t[1]}),
                        t[3].index({on_cpu(t[0]), Slice(), t[2]}),
