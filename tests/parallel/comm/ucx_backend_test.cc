@@ -263,12 +263,49 @@ MESHRUN_RANK_FUNCTION(ucx_finds_wrong_calls) {
   EXPECT_THROW(world.group->send(fine, 0, -1)->wait(), CollectiveArgumentError);
   EXPECT_THROW(reduce_with(is_odd ? at::ones({4}, at::kDouble) : floats, c10d::ReduceOp::SUM),
                CollectiveMismatchError);
-  expect_text([&] { world.backend().monitoredBarrier({}, false); }, "barrier() that times out");
   expect_text([&] { world.backend().allreduce_sparse(fine, {}); }, "to_dense()");
 }
 
 TEST(UcxBackendTest, AWrongCallOnOneRankIsAnErrorOnAllAndTheGroupGoesOn) {
   expect_success(run_ranks("ucx_finds_wrong_calls", env_ranks(2)));
+}
+
+// Rank 1 stays away, then comes too late.
+MESHRUN_RANK_FUNCTION(ucx_monitors_a_barrier) {
+  const World world;
+  c10d::BarrierOptions options;
+  options.timeout = milliseconds(30'000);
+  for (int call = 0; call < 3; ++call) world.backend().monitoredBarrier(options, call == 1);
+  Tensors sum = {at::ones({4})};
+  const auto late = world.rank == 1 ? nullptr : world.group->allreduce(sum);
+  options.timeout = milliseconds(world.rank == 0 ? 200 : 30'000);
+  const auto stays_away = [&](bool wait_all_ranks, const std::string& who) {
+    const std::string text = who + " failed to pass monitoredBarrier number " +
+                             (wait_all_ranks ? "5" : "4") + " of group \"world\" within 200 ms";
+    const auto call = [&] { world.backend().monitoredBarrier(options, wait_all_ranks); };
+    if (world.rank != 1) expect_text(call, text);
+    return call;
+  };
+  const auto first = stays_away(false, "Rank 1");
+  const auto second = stays_away(true, "Ranks 1");
+  if (world.rank == 1) {
+    world.group->allreduce(sum)->wait();
+    expect_text(first, "rank 0: Rank 1 failed to pass");
+    expect_text(second, "rank 0: Ranks 1 failed to pass");
+  } else {
+    late->wait();
+  }
+  options.timeout = milliseconds(30'000);
+  world.backend().monitoredBarrier(options, false);
+  options.timeout = milliseconds(0);
+  expect_text([&] { world.backend().monitoredBarrier(options, false); },
+              "Rank 0 timed out in monitoredBarrier number 7");
+}
+
+TEST(UcxBackendTest, AMonitoredBarrierNamesTheRanksThatStayAway) {
+  for (const int size : {2, 3}) {
+    expect_success(run_ranks("ucx_monitors_a_barrier", env_ranks(size)));
+  }
 }
 
 // What continues an operation may run on a thread that waits in a function's name; it is not of

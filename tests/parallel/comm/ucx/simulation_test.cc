@@ -412,7 +412,7 @@ TEST(SimulationTest, AReceiveThatTimesOutNamesTheSender) {
   ASSERT_TRUE(receive->is_done());
   EXPECT_EQ(receive->failure()->message,
             "recv number 1 from rank 1 of group \"world\" (uint8 [], 4 bytes) timed out on rank 0 "
-            "after 3 s: rank 1 has not sent it.");
+            "after the timeout of 3 s: rank 1 has not sent it.");
 }
 
 // A rank dies after any number of steps of two collectives in a group of all; a pair of survivors

@@ -126,7 +126,7 @@ TEST_F(AskingTest, ItHasTheTimeThatIsLeftWhereAllHaveCalled) {
   // Rank 0 waits for rank 2 in the first of two rounds.
   const Failure failure = Timeouts::failure(*operation, "");
   EXPECT_THAT(failure.message,
-              HasSubstr("timed out on rank 0 after 1800 s: all have called it, and "
+              HasSubstr("timed out on rank 0 after the timeout of 1800 s: all have called it, and "
                         "it waits for rank 2."));
 }
 
