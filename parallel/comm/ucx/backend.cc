@@ -14,6 +14,7 @@
 #include "parallel/comm/ucx/engine/transport/ucx_transport.h"
 #include "parallel/comm/ucx/store_address_book.h"
 #include "parallel/comm/ucx/work.h"
+#include "torch/csrc/distributed/c10d/PrefixStore.hpp"
 
 namespace meshrun {
 namespace {
@@ -108,7 +109,9 @@ UcxBackend::UcxBackend(const c10::intrusive_ptr<c10d::Store>& store, int rank, i
     : Backend(rank, size),
       options_(std::move(options)),
       algorithms_digest_(digest_of_algorithms(*options_)),
-      timeout_ms_(options_->timeout.count()) {
+      timeout_ms_(options_->timeout.count()),
+      monitored_barrier_(c10::make_intrusive<c10d::PrefixStore>("monitored", store), rank, size,
+                         options_->group_name) {
   if (options_->engine == nullptr) options_->engine = own_engine();
   const auto error = options_->engine->join(
       group_config(rank, size, *options_),

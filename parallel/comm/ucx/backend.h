@@ -10,8 +10,8 @@
 // within each host and then by hosts (engine/planning/two_levels.h): the same bits on every rank,
 // in every run, and as a one-process oracle that adds in that order.
 //
-// Not offered, with an error that says so: allreduce_sparse, monitoredBarrier, tensors that are not
-// on the CPU, PREMUL_SUM.
+// Not offered, with an error that says so: allreduce_sparse, tensors that are not on the CPU,
+// PREMUL_SUM.
 //
 // Threads: any; calls of one group are ordered by the caller, equally on all ranks, as c10d asks.
 // Constructing publishes an address and waits for nobody.
@@ -35,6 +35,7 @@
 #include "parallel/comm/interface/v_collectives.h"
 #include "parallel/comm/ucx/engine/execution/engine.h"
 #include "parallel/comm/ucx/engine/planning/schedule_cache.h"
+#include "parallel/comm/ucx/monitored_barrier.h"
 #include "torch/csrc/distributed/c10d/Backend.hpp"
 #include "torch/csrc/distributed/c10d/Store.hpp"
 
@@ -109,6 +110,7 @@ class UcxBackend : public c10d::Backend,
   WorkPtr recv(Tensors& tensors, int src, int tag) override;
   WorkPtr recvAnysource(Tensors& tensors, int tag) override;
   WorkPtr barrier(const c10d::BarrierOptions& options) override;
+  // monitored_barrier.h: by the store alone, with CollectiveTimeoutError.
   void monitoredBarrier(const c10d::BarrierOptions& options, bool wait_all_ranks) override;
 
   // v_collectives.h. Along dim 0 a rank copies its own piece alone. Along other dims pieces of
@@ -183,6 +185,8 @@ class UcxBackend : public c10d::Backend,
   std::shared_ptr<ucx::Group> group_;
   ucx::ScheduleCache schedules_;
 
+  Mutex monitored_barrier_mu_;
+  MonitoredBarrier monitored_barrier_ MESHRUN_GUARDED_BY(monitored_barrier_mu_);
   Mutex mu_;
   std::map<std::thread::id, std::unique_ptr<Coalescing>> coalescing_ MESHRUN_GUARDED_BY(mu_);
   std::atomic<int> coalescing_threads_{0};

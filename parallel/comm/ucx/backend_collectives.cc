@@ -2,6 +2,7 @@
 #include <utility>
 
 #include "fmt/format.h"
+#include "parallel/base/no_collectives.h"
 #include "parallel/comm/ucx/backend_plan.h"
 
 namespace meshrun {
@@ -211,10 +212,13 @@ UcxBackend::WorkPtr UcxBackend::barrier(const c10d::BarrierOptions& options) {
   return submit(Plans::of_one(spec_of(Kind::kBarrier, options)), OpType::BARRIER);
 }
 
-void UcxBackend::monitoredBarrier(const c10d::BarrierOptions&, bool) {
-  C10_THROW_ERROR(NotImplementedError,
-                  "the ucx backend needs no monitoredBarrier(): a barrier() that times out names "
-                  "the ranks that have not called it");
+void UcxBackend::monitoredBarrier(const c10d::BarrierOptions& options, bool wait_all_ranks) {
+  check_collectives_allowed([] { return std::string("monitoredBarrier"); });
+  const bool has_timeout = options.timeout != c10d::kUnsetTimeout;
+  const std::chrono::milliseconds timeout =
+      has_timeout ? options.timeout : std::chrono::milliseconds(timeout_ms_.load());
+  MutexLock lock(monitored_barrier_mu_);
+  monitored_barrier_.wait(timeout, wait_all_ranks);
 }
 
 }  // namespace meshrun

@@ -131,7 +131,7 @@ Failure Timeouts::failure(const RunningOperation& operation, const std::string& 
   if (!some_have_not_called) ranks = operation.missing_ranks();
   // Several ranks may find that out at once: they say the same.
   std::string text =
-      fmt::format("{} timed out{} after {:g} s: ", operation.name(),
+      fmt::format("{} timed out{} after the timeout of {:g} s: ", operation.name(),
                   some_have_not_called ? "" : fmt::format(" on rank {}", g.config->rank),
                   seconds(operation.timeout));
   text += some_have_not_called ? who_has_not_called(operation, ranks, called)

@@ -1,0 +1,44 @@
+// A barrier that names the ranks that have not come, over a c10d store: it needs no connection
+// between ranks, so it also works where collectives hang.
+//
+//   <number>/<rank>   a rank has come
+//   <number>/verdict  rank 0's: empty, or what went wrong
+//
+// Rank 0 asks the store for the others, which ask it for the verdict. Each rank counts its calls: a
+// rank that left one out gets that one's verdict at its next call.
+//
+// Threads: one call at a time; the store is never held while a call waits. Errors:
+// CollectiveTimeoutError on every rank that came; the store's.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <string>
+
+#include "c10/util/intrusive_ptr.h"
+#include "torch/csrc/distributed/c10d/Store.hpp"
+
+namespace meshrun {
+
+class MonitoredBarrier {
+ public:
+  // Keys of `store` are this barrier's own. `group`: its name, for errors.
+  MonitoredBarrier(c10::intrusive_ptr<c10d::Store> store, int rank, int size, std::string group);
+
+  // wait_all_ranks: the error names all ranks that have not come, not the first alone.
+  void wait(std::chrono::milliseconds timeout, bool wait_all_ranks);
+
+ private:
+  void wait_for_others(std::chrono::milliseconds timeout, bool wait_all_ranks);
+  void wait_for_verdict(std::chrono::milliseconds timeout);
+  std::string key(int64_t number, int rank) const;
+  std::string verdict_key(int64_t number) const;
+
+  const c10::intrusive_ptr<c10d::Store> store_;
+  const int rank_;
+  const int size_;
+  const std::string group_;
+  int64_t number_ = 0;  // of this call
+};
+
+}  // namespace meshrun
