@@ -166,7 +166,8 @@ c10::intrusive_ptr<UcxWork> UcxBackend::put_off(Plans& plans) {
 }
 
 UcxBackend::WorkPtr UcxBackend::submit(std::shared_ptr<Plans> all, c10d::OpType type,
-                                       c10::intrusive_ptr<UcxWork> work) {
+                                       c10::intrusive_ptr<UcxWork> work,
+                                       std::function<void()>* finish) {
   Plans& plans = *all;
   if (work == nullptr) {
     check_collectives_allowed([&] { return words_of(plans); });
@@ -198,7 +199,8 @@ UcxBackend::WorkPtr UcxBackend::submit(std::shared_ptr<Plans> all, c10d::OpType 
       problem = problem_of(group_->config(), name_of(message.spec.kind), message.problem());
     }
   }
-  work->start(std::move(operations), std::move(results), copies_of(std::move(to_copy)), problem);
+  work->start(std::move(operations), std::move(results),
+              finish != nullptr ? std::move(*finish) : copies_of(std::move(to_copy)), problem);
   return work;
 }
 

@@ -10,8 +10,7 @@
 // within each host and then by hosts (engine/planning/two_levels.h): the same bits on every rank,
 // in every run, and as a one-process oracle that adds in that order.
 //
-// Not offered, with an error that says so: allreduce_sparse, tensors that are not on the CPU,
-// PREMUL_SUM.
+// Not offered, with an error that says so: tensors that are not on the CPU, PREMUL_SUM.
 //
 // Threads: any; calls of one group are ordered by the caller, equally on all ranks, as c10d asks.
 // Constructing publishes an address and waits for nobody.
@@ -79,6 +78,7 @@ class UcxBackend : public c10d::Backend,
 
   WorkPtr broadcast(Tensors& tensors, const c10d::BroadcastOptions& options) override;
   WorkPtr allreduce(Tensors& tensors, const c10d::AllreduceOptions& options) override;
+  // Sums of COO tensors; allreduce() comes here, too. Waits for the ranks' numbers of elements.
   WorkPtr allreduce_sparse(Tensors& tensors, const c10d::AllreduceOptions& options) override;
   WorkPtr allreduce_coalesced(Tensors& tensors,
                               const c10d::AllreduceCoalescedOptions& options) override;
@@ -161,9 +161,10 @@ class UcxBackend : public c10d::Backend,
   struct Coalescing;
   struct Plans;
 
-  // In one operation, for a Work of this type, or for `work`, which has collected them.
+  // In one operation, for a Work of this type, or for `work`, which has collected them. `finish`
+  // runs before it counts as complete, of plans that copy nothing.
   WorkPtr submit(std::shared_ptr<Plans> plans, c10d::OpType type,
-                 c10::intrusive_ptr<UcxWork> work = {});
+                 c10::intrusive_ptr<UcxWork> work = {}, std::function<void()>* finish = nullptr);
   // The Work of all, where this thread collects calls; null: it does not, and `plans` are here.
   c10::intrusive_ptr<UcxWork> put_off(Plans& plans);
   static std::vector<Plan> take_messages(Plans& plans);

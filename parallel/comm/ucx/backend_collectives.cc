@@ -123,6 +123,7 @@ UcxBackend::WorkPtr UcxBackend::broadcast(Tensors& tensors, const c10d::Broadcas
 }
 
 UcxBackend::WorkPtr UcxBackend::allreduce(Tensors& tensors, const c10d::AllreduceOptions& options) {
+  if (tensors.size() == 1 && tensors[0].is_sparse()) return allreduce_sparse(tensors, options);
   auto plans = Plans::of_one(spec_of(Kind::kAllReduce, options), tensors);
   Plan& plan = plans->front();
   if (takes_one(plan, tensors)) plan_all_reduce(plan, tensors[0], size_);
@@ -148,12 +149,6 @@ UcxBackend::WorkPtr UcxBackend::allreduce_coalesced(
   if (tensors.empty())
     plans->emplace_back(CollectiveSpec(spec)).wrong("the list of tensors is empty");
   return submit(std::move(plans), OpType::ALLREDUCE_COALESCED);
-}
-
-UcxBackend::WorkPtr UcxBackend::allreduce_sparse(Tensors&, const c10d::AllreduceOptions&) {
-  C10_THROW_ERROR(NotImplementedError,
-                  "the ucx backend does not reduce sparse tensors: call to_dense(), or gather "
-                  "indices and values");
 }
 
 UcxBackend::WorkPtr UcxBackend::reduce(Tensors& tensors, const c10d::ReduceOptions& options) {

@@ -1,9 +1,17 @@
 // Collectives on pieces of uneven size, along any dimension.
 #include <algorithm>
+#include <array>
+#include <functional>
 #include <string>
 #include <utility>
 
+#include "ATen/ops/_sparse_coo_tensor_unsafe.h"
+#include "ATen/ops/add.h"
+#include "ATen/ops/empty.h"
+#include "ATen/ops/scalar_tensor.h"
 #include "fmt/format.h"
+#include "fmt/ranges.h"
+#include "parallel/base/digest.h"
 #include "parallel/comm/ucx/backend_plan.h"
 
 namespace meshrun {
@@ -152,7 +160,85 @@ void plan_pieces(Plan& plan, int rank, const at::Tensor& output, const at::Tenso
   }
 }
 
+// What a rank passes to a sum of sparse tensors, which all have alike except the elements.
+std::string words_of_sparse(const at::Tensor& tensor) {
+  return fmt::format("a sparse {} [{}] with {} sparse dims", c10::toString(tensor.scalar_type()),
+                     fmt::join(tensor.sizes(), ", "), tensor.sparse_dim());
+}
+
+std::string problem_of_sparse(const UcxBackend::Tensors& tensors,
+                              const c10d::AllreduceOptions& options) {
+  if (tensors.size() != 1) return fmt::format("{} tensors were passed; pass one", tensors.size());
+  const at::Tensor& tensor = tensors[0];
+  if (!tensor.defined() || !tensor.is_sparse() || !tensor.device().is_cpu()) {
+    return "the tensor is not a sparse COO tensor on the CPU";
+  }
+  if (tensor.sparse_dim() == 0) return "the tensor has no sparse dimension: call to_dense()";
+  if (options.reduceOp != c10d::ReduceOp::SUM) return "sparse tensors have no reduction but SUM";
+  return "";
+}
+
+// In rank order, like every sum here.
+at::Tensor sum_of_sparse(const at::Tensor& indices, const at::Tensor& values,
+                         at::IntArrayRef counts, at::IntArrayRef shape) {
+  at::Tensor sum;
+  int64_t first = 0;
+  for (const int64_t count : counts) {
+    at::Tensor part = at::_sparse_coo_tensor_unsafe(indices.narrow(0, first, count).t(),
+                                                    values.narrow(0, first, count), shape);
+    part._coalesced_(true);
+    sum = sum.defined() ? at::add(sum, part) : part;
+    first += count;
+  }
+  return sum;
+}
+
 }  // namespace
+
+UcxBackend::WorkPtr UcxBackend::allreduce_sparse(Tensors& tensors,
+                                                 const c10d::AllreduceOptions& options) {
+  const CallScope scope("all_reduce of a sparse tensor");
+  std::string problem = problem_of_sparse(tensors, options);
+  const at::Tensor mine = problem.empty() ? tensors[0].detach().coalesce() : at::Tensor();
+  // First the counts: they are this rank's alone.
+  const std::vector<int64_t> ones(static_cast<size_t>(size_), 1);
+  CollectiveSpec spec = CollectiveSpec::all_gather_v(ones, 0);
+  spec.timeout = options.timeout;
+  if (problem.empty()) {
+    Digest digest;
+    digest.add(static_cast<int64_t>(mine.scalar_type())).add(mine.sparse_dim()).add(mine.sizes());
+    spec.agreed = digest.value();
+    spec.say([words = words_of_sparse(mine)] { return " for the sum of " + words; });
+  }
+  spec.problem = std::move(problem);
+  const at::Tensor all = at::empty({size_}, at::kLong);
+  const at::Tensor own = at::scalar_tensor(mine.defined() ? mine._nnz() : 0, at::kLong).view({1});
+  run(all, own, spec)->wait();
+  const std::vector<int64_t> counts(all.const_data_ptr<int64_t>(),
+                                    all.const_data_ptr<int64_t>() + size_);
+  // Then all elements, at once.
+  spec = CollectiveSpec::all_gather_v(counts, 0);
+  spec.timeout = options.timeout;
+  spec.async = options.asyncOp;
+  std::array<at::Tensor, 2> gathered;
+  const std::array<at::Tensor, 2> given = {mine._indices().t().contiguous(),
+                                           mine._values().contiguous()};
+  auto plans = std::make_shared<Plans>();
+  for (size_t i = 0; i < given.size(); ++i) {
+    std::vector<int64_t> shape = given[i].sizes().vec();
+    shape[0] = spec.cut.total();
+    gathered[i] = at::empty(shape, given[i].options());
+    Plan& plan = plans->emplace_back(CollectiveSpec(spec));
+    if (plan.fits(plan.spec, rank_, size_, gathered[i], given[i])) {
+      plan_pieces(plan, rank_, gathered[i], given[i]);
+    }
+  }
+  plans->front().results.push_back(tensors[0]);
+  std::function<void()> add = [gathered, counts, to = tensors[0]]() mutable {
+    to.copy_(sum_of_sparse(gathered[0], gathered[1], counts, to.sizes()));
+  };
+  return submit(std::move(plans), c10d::OpType::_ALLREDUCE_SPARSE, {}, &add);
+}
 
 UcxBackend::WorkPtr UcxBackend::run(const at::Tensor& output, const at::Tensor& input,
                                     CollectiveSpec spec) {

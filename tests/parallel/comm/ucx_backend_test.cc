@@ -263,11 +263,55 @@ MESHRUN_RANK_FUNCTION(ucx_finds_wrong_calls) {
   EXPECT_THROW(world.group->send(fine, 0, -1)->wait(), CollectiveArgumentError);
   EXPECT_THROW(reduce_with(is_odd ? at::ones({4}, at::kDouble) : floats, c10d::ReduceOp::SUM),
                CollectiveMismatchError);
-  expect_text([&] { world.backend().allreduce_sparse(fine, {}); }, "to_dense()");
+  expect_text([&] { world.backend().allreduce_sparse(fine, {}); }, "not a sparse COO tensor");
 }
 
 TEST(UcxBackendTest, AWrongCallOnOneRankIsAnErrorOnAllAndTheGroupGoesOn) {
   expect_success(run_ranks("ucx_finds_wrong_calls", env_ranks(2)));
+}
+
+// Rank r has rows 0 to r - 1, so rank 0 has none. Every one twice.
+MESHRUN_RANK_FUNCTION(ucx_sums_sparse_tensors) {
+  const World world;
+  const auto sparse = [&](at::ScalarType type, int64_t columns) {
+    const Tensor rows = at::arange(world.rank, at::kLong).repeat({2}).view({1, -1});
+    const Tensor values = at::full({2 * world.rank, columns}, world.rank + 1, type);
+    return at::sparse_coo_tensor(rows, values, {world.size, columns});
+  };
+  Tensor expected = at::zeros({world.size, 2}, at::kDouble);
+  for (int rank = 1; rank < world.size; ++rank) expected.narrow(0, 0, rank).add_(2 * (rank + 1));
+  for (const auto type : {at::kFloat, at::kDouble, at::kLong}) {
+    for (const bool async : {false, true}) {
+      c10d::AllreduceOptions options;
+      options.asyncOp = async;
+      Tensors sum = {sparse(type, 2)};
+      const auto work = world.group->allreduce(sum, options);
+      const auto future = work->getFuture();
+      work->wait();
+      future->wait();
+      EXPECT_TRUE(at::equal(sum[0].to_dense(), expected.to(type))) << sum[0];
+      EXPECT_TRUE(at::equal(future->value().toTensorVector().at(0).to_dense(), expected.to(type)));
+    }
+  }
+  // Other columns on the last rank, another operation, and a dense tensor there.
+  const bool is_last = world.rank == world.size - 1;
+  Tensors other = {sparse(at::kFloat, is_last ? 3 : 2)};
+  EXPECT_THROW(world.backend().allreduce(other, {})->wait(), CollectiveMismatchError);
+  c10d::AllreduceOptions options;
+  options.reduceOp = is_last ? c10d::ReduceOp::MAX : c10d::ReduceOp::SUM;
+  Tensors one = {sparse(at::kFloat, 2)};
+  EXPECT_THROW(world.backend().allreduce(one, options)->wait(), CollectiveArgumentError);
+  Tensors some = {is_last ? at::ones({2}) : sparse(at::kFloat, 2)};
+  EXPECT_THROW(world.backend().allreduce(some, {})->wait(), CollectiveMismatchError);
+  Tensors last = {sparse(at::kFloat, 2)};
+  world.backend().allreduce(last, {})->wait();
+  EXPECT_TRUE(at::equal(last[0].to_dense(), expected.to(at::kFloat)));
+}
+
+TEST(UcxBackendTest, SparseTensorsAreSummed) {
+  for (const int size : {2, 3}) {
+    expect_success(run_ranks("ucx_sums_sparse_tensors", env_ranks(size)));
+  }
 }
 
 // Rank 1 stays away, then comes too late.
