@@ -15,13 +15,13 @@
 #include <functional>
 #include <memory>
 #include <optional>
-#include <stop_token>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "client/stream_options.h"
 #include "core/rpc/security.h"
 #include "meshrun/v1/cluster_service.pb.h"
 #include "meshrun/v1/flight_record.pb.h"
@@ -41,16 +41,6 @@ struct Options {
   std::chrono::nanoseconds connect_timeout = std::chrono::seconds(3);
   // False: Connect does not check that a coordinator answers; the first call finds out.
   bool check = true;
-};
-
-// Options of streaming calls.
-struct StreamOptions {
-  // Ends the call with CANCELLED.
-  std::stop_token stop;
-  // How long to go on trying while the coordinator is away.
-  std::chrono::nanoseconds patience = std::chrono::seconds(60);
-  // Called once at the start of each interruption. The next interruption can begin only after news.
-  std::function<void(const absl::Status&)> on_interruption;
 };
 
 struct LogQuery {

@@ -9,13 +9,12 @@
 #include <cstdio>
 #include <cstdlib>
 
+#include "client/coordinator_address.h"
 #include "client/daemon_process.h"
-#include "client/dev_cluster.h"
 #include "core/clock.h"
 #include "core/exit_codes.h"
 #include "core/os/process.h"
 #include "core/os/process_stat.h"
-#include "core/rpc/default_address.h"
 #include "core/rpc/security_flags.h"
 #include "core/status.h"
 #include "core/text.h"
@@ -60,22 +59,6 @@ void AddCoordinatorFlags(FlagSet& flags, CoordinatorFlags* values) {
   flags.app()->get_option("--insecure-loopback")->group("Coordinator");
 }
 
-absl::StatusOr<CoordinatorAddress> ResolveCoordinator(const CoordinatorFlags& flags) {
-  if (!flags.address.empty()) return CoordinatorAddress{flags.address, "--coordinator"};
-  if (const std::string address = Variable("MESHRUN_COORDINATOR"); !address.empty()) {
-    return CoordinatorAddress{address, "MESHRUN_COORDINATOR"};
-  }
-  if (const auto directory = DevCluster::DefaultDirectory(); directory.ok()) {
-    const DevCluster::State state = DevCluster(*directory).Read();
-    // Also where its coordinator alone has ended: the error then says how it comes back.
-    if (state.alive() && !state.address.empty()) {
-      return CoordinatorAddress{state.address, "the dev cluster"};
-    }
-  }
-  MESHRUN_ASSIGN_OR_RETURN(std::string address, rpc::DefaultConnectAddress());
-  return CoordinatorAddress{std::move(address), kDefaultSource};
-}
-
 absl::StatusOr<std::unique_ptr<Client>> ConnectTo(const CoordinatorFlags& flags) {
   Options options;
   if (!flags.timeout.empty()) {
@@ -87,7 +70,7 @@ absl::StatusOr<std::unique_ptr<Client>> ConnectTo(const CoordinatorFlags& flags)
     }
     options.timeout = options.connect_timeout = *timeout;
   }
-  MESHRUN_ASSIGN_OR_RETURN(const CoordinatorAddress where, ResolveCoordinator(flags));
+  MESHRUN_ASSIGN_OR_RETURN(const CoordinatorAddress where, FindCoordinator(flags.address));
   options.address = where.address;
   options.security = flags.security;
   auto client = Client::Connect(options);

@@ -25,16 +25,7 @@ struct CoordinatorFlags {
 };
 void AddCoordinatorFlags(FlagSet& flags, CoordinatorFlags* values);
 
-// The source of an address that nobody named.
-inline constexpr char kDefaultSource[] = "the default";
-
-// Flag, $MESHRUN_COORDINATOR, the running dev cluster, this user's default socket. `source` says
-// which. Errors: as rpc::DefaultConnectAddress.
-struct CoordinatorAddress {
-  std::string address;
-  std::string source;
-};
-absl::StatusOr<CoordinatorAddress> ResolveCoordinator(const CoordinatorFlags& flags);
+// To the coordinator that the flags name, else client/coordinator_address.h finds it.
 absl::StatusOr<std::unique_ptr<Client>> ConnectTo(const CoordinatorFlags& flags);
 
 void AddOutputFlag(FlagSet& flags, std::string* output);

@@ -13,6 +13,7 @@
 #include <sstream>
 
 #include "client/cli/context.h"
+#include "client/coordinator_address.h"
 #include "client/dev_cluster.h"
 #include "client/job_spec.h"
 #include "client/local_cluster.h"
@@ -92,7 +93,7 @@ void CheckCertificates(const DoctorFlags& flags, Checks* checks) {
 }
 
 void CheckCoordinator(const DoctorFlags& flags, Checks* checks) {
-  const auto resolved = ResolveCoordinator(flags.coordinator);
+  const auto resolved = FindCoordinator(flags.coordinator.address);
   if (!resolved.ok()) {
     checks->push_back(
         {Level::kWarn, "coordinator", "there is none", std::string(resolved.status().message())});
