@@ -33,11 +33,11 @@ namespace meshrun::client {
 struct CoordinatorOptions {
   // unix:PATH, or with TLS HOST:PORT. Empty: $MESHRUN_COORDINATOR, the cluster of `meshrun dev up`,
   // this user's socket, in this order.
-  std::string address;
+  std::string address{};
   // PEM files, all three or none. Empty: $MESHRUN_TLS_CERT, $MESHRUN_TLS_KEY, $MESHRUN_TLS_CA.
-  std::string tls_cert;
-  std::string tls_key;
-  std::string tls_ca;
+  std::string tls_cert{};
+  std::string tls_key{};
+  std::string tls_ca{};
   // For tests: plaintext on 127.0.0.1.
   bool insecure_loopback = false;
   // Timeout of each call that does not follow a job.
@@ -46,23 +46,23 @@ struct CoordinatorOptions {
 
 struct JobRequest {
   // Program and arguments. If `job` is set: the arguments of that job.
-  std::vector<std::string> command;
+  std::vector<std::string> command{};
   // Name of a job that ships with meshrun.
-  std::string job;
+  std::string job{};
   // Empty: from the command.
-  std::string name;
+  std::string name{};
   // Empty: the directory of this process.
-  std::string working_dir;
+  std::string working_dir{};
   // Variables for the ranks; nothing of this process's environment is sent.
-  std::map<std::string, std::string> env;
+  std::map<std::string, std::string> env{};
   // All other fields: a key of job.yaml, and the value that the flag of `meshrun submit` takes:
   // {"nodes", "1:4"}, {"procs_per_node", "gpu"}, {"mesh", "dp=-1,spatial=2"}, {"time_limit", "2h"}.
   // Keys with lists (constraints, exclude_nodes) stand once for each element.
-  std::vector<std::pair<std::string, std::string>> fields;
+  std::vector<std::pair<std::string, std::string>> fields{};
   // FAILED_PRECONDITION, and not a queue that the job could never leave.
   bool must_fit = false;
   // That of an earlier call which got no answer: never two jobs. Empty: a new one.
-  std::string request_id;
+  std::string request_id{};
 };
 
 // QUEUED -> ADMITTED -> RENDEZVOUS -> RUNNING -> SUCCEEDED, FAILED or CANCELLED
@@ -130,13 +130,13 @@ struct JobStatus {
 };
 
 struct OutputQuery {
-  std::string job_id;
+  std::string job_id{};
   // Empty: all.
-  std::vector<int> ranks;
+  std::vector<int> ranks{};
   // Go on until the generation has ended.
   bool follow = false;
   // Only the last so many lines of each stream; absent: all that is kept.
-  std::optional<int64_t> tail_lines;
+  std::optional<int64_t> tail_lines{};
   // 0: the current one.
   uint64_t generation = 0;
 };
