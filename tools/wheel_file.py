@@ -36,12 +36,18 @@ def _metadata(name, version, summary, description, requires_python, extras, requ
     return "\n".join([*lines, "Description-Content-Type: text/markdown", "", description])
 
 
-def write(out, tree, *, name, version, tag, summary, description, requires_python, scripts, requires=(), extras=None,
+def _entry_points(groups):
+    return "\n".join(f"[{group}]\n" + "".join(f"{name} = {where}\n" for name, where in sorted(entries.items()))
+                     for group, entries in sorted(groups.items()))
+
+
+def write(out, tree, *, name, version, tag, summary, description, requires_python, entry_points, requires=(), extras=None,
           licences=None):
     """Packs all files below the directory `tree` into out/NAME-VERSION-TAG.whl, and returns its path.
 
-    tag: for example "py3-none-manylinux_2_36_x86_64". scripts: console scripts, name -> "module:function". licences: a
-    directory whose files become licences of the wheel. Files that are executable in the tree are so once installed.
+    tag: for example "py3-none-manylinux_2_31_x86_64". entry_points: group, such as "console_scripts", -> name ->
+    "module:function". licences: a directory whose files become licences of the wheel. Files that are executable in the tree
+    are so once installed.
     """
     info = f"{name.replace('-', '_')}-{version}.dist-info"
     contents = {}
@@ -53,7 +59,7 @@ def write(out, tree, *, name, version, tag, summary, description, requires_pytho
         "METADATA": _metadata(name, version, summary, description, requires_python, extras or {}, requires),
         # Purelib is for what holds no programs.
         "WHEEL": f"Wheel-Version: 1.0\nGenerator: tools/wheel\nRoot-Is-Purelib: false\nTag: {tag}\n",
-        "entry_points.txt": "[console_scripts]\n" + "".join(f"{script} = {where}\n" for script, where in sorted(scripts.items())),
+        "entry_points.txt": _entry_points(entry_points),
     }
     contents.update({f"{info}/{file}": (text.encode(), False) for file, text in texts.items()})
     record = _record(contents)

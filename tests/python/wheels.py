@@ -1,4 +1,4 @@
-"""Builds the wheel once in a run, and installs it as a user would, without network."""
+"""Builds the wheels once in a run, and installs them as a user would, without network: here and in an older Debian."""
 
 import atexit
 import functools
@@ -11,8 +11,12 @@ import tempfile
 
 TESTS = pathlib.Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(TESTS / "tools"), str(TESTS / "acceptance"), str(TESTS / "soak")]
+import environments
 from environments import PYTHON
 from harness import ROOT, check
+
+# What torch imports for objects, DistributedDataParallel and FSDP.
+BESIDE_TORCH = TESTS / "python/beside-torch-requirements.txt"
 
 
 def scratch():
@@ -21,10 +25,14 @@ def scratch():
     return directory
 
 
-def build(directory, **env):
-    """tools/wheel; returns the path of the wheel and what it said."""
-    done = subprocess.run([ROOT / "tools/wheel", "--out", directory], env={**os.environ, **env}, capture_output=True, text=True,
-                          stdin=subprocess.DEVNULL, timeout=3600)
+def call_tool(directory, *arguments, **env):
+    return subprocess.run([ROOT / "tools/wheel", "--out", directory, *arguments], env={**os.environ, **env}, capture_output=True,
+                          text=True, stdin=subprocess.DEVNULL, timeout=3600)
+
+
+def build(directory, name, *arguments, **env):
+    """tools/wheel for this one; returns the path of the wheel and what it said."""
+    done = call_tool(directory, "--only", name, *arguments, **env)
     check(done.returncode == 0, f"tools/wheel exited {done.returncode}: {done.stderr[-600:]}")
     made = list(directory.glob("*"))
     check(len(made) == 1 and made[0].suffix == ".whl", f"tools/wheel made {[path.name for path in made]}")
@@ -32,8 +40,8 @@ def build(directory, **env):
 
 
 @functools.cache
-def wheel():
-    return build(scratch())[0]
+def wheel(name="meshrun", *arguments):
+    return build(scratch(), name, *arguments)[0]
 
 
 def python_environment(directory):
@@ -42,12 +50,21 @@ def python_environment(directory):
     return directory
 
 
+def put_torch_into(environment, requirements=environments.TORCH):
+    """torch from tools/setup's cache in a virtual environment, by links: as pip would have installed it there."""
+    for cached in (environments.packages(requirements), environments.packages(BESIDE_TORCH)):
+        for path in cached.iterdir():
+            if path.name != "__pycache__":
+                (packages(environment) / path.name).symlink_to(path)
+
+
 def pip(environment, *arguments):
     return call([PYTHON, "-m", "pip", "--disable-pip-version-check", "--python", environment / "bin/python", *arguments])
 
 
-def install(environment):
-    pip(environment, "install", "--no-index", "--no-deps", "--no-cache-dir", "--quiet", wheel())
+def install(environment, *wheels):
+    """`meshrun`, or these wheels. Dependencies are not looked at: torch's own are not all in its cache."""
+    pip(environment, "install", "--no-index", "--no-deps", "--no-cache-dir", "--quiet", *(wheels or (wheel(),)))
 
 
 def packages(environment):
@@ -58,3 +75,73 @@ def call(command):
     done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=300)
     check(done.returncode == 0, f"{' '.join(map(str, command))}: exit code {done.returncode}: {done.stderr[-600:]}")
     return done.stdout
+
+
+class OldSystem:
+    """A Debian 11, with glibc 2.31, libstdc++ of g++ 10 and Python 3.9, in a directory of a site; root enters it by chroot in
+    namespaces of its own."""
+
+    def __init__(self, site):
+        environments.need_root("to enter another system")
+        self.site = site
+        self.root = site.directory / "old"
+        self.root.mkdir()
+        call(["tar", "-C", self.root, "--numeric-owner", "-xf", environments.debian("bullseye", "python3-venv")])
+
+    def run(self, script, timeout=300, **mounted):
+        """Runs a shell's words in it; directories of this machine are mounted read-only at /NAME. Returns (exit code, stdout,
+        stderr)."""
+        mounts = "".join(f"mkdir -p '{self.root}/{name}'; mount --bind '{path}' '{self.root}/{name}'; "
+                         f"mount -o remount,bind,ro '{self.root}/{name}'\n" for name, path in mounted.items())
+        enter = f"""
+set -e
+mount --make-rprivate /
+mount -t proc proc '{self.root}/proc'
+mount -t sysfs -o ro sysfs '{self.root}/sys'
+mount -t tmpfs tmpfs '{self.root}/tmp'
+mkdir -p '{self.root}/dev/shm'
+mount -t tmpfs tmpfs '{self.root}/dev/shm'
+{mounts}
+exec chroot '{self.root}' /usr/bin/env -i HOME=/root PATH=/env/bin:/usr/bin:/bin sh -c "cd /root; $1"
+"""
+        return self.site.run(["unshare", "--mount", "--pid", "--ipc", "--fork", "--kill-child", "bash", "-c", enter, "bash",
+                              script], timeout=timeout)[:3]
+
+
+def runs_in_an_old_system(site):
+    """Installs `meshrun` there, without network, and runs a job of two ranks; its coordinator and workers are real. Raises
+    environments.Missing. Returns figures."""
+    system = OldSystem(site)
+    code, out, err = system.run("ldd --version | sed 1q; python3 -m venv /env && pip install --quiet --no-index /wheels/meshrun-*.whl "
+                                "&& meshrun version", wheels=wheel().parent)
+    check(code == 0 and "2.31" in out.splitlines()[0], f"installing: exit code {code}: {out}{err}")
+    code, out, err = system.run("meshrun run --nproc 2 -- sh -c 'echo $RANK of $WORLD_SIZE'; python -m meshrun nonsense; echo $?")
+    check("0 of 2" in out and "1 of 2" in out and out.splitlines()[-1] == "2", f"meshrun run: exit code {code}: {out}{err}")
+    for program in ("meshrun-coordinator", "meshrun-worker", "meshrun-probe"):
+        code, out, err = system.run(f"{program} --help")
+        check(code == 0 and program in out, f"{program} --help: exit code {code}: {out}{err}")
+    code, out, err = system.run("pip uninstall --yes --quiet meshrun; find /env -path '*site-packages/meshrun*'")
+    check(code == 0 and not out, f"uninstalling leaves {out}{err}")
+    return "glibc 2.31: a job of two ranks"
+
+
+def libraries_bind_in_an_old_system(site):
+    """Loads every program and library of `meshrun-torch` there with torch's libraries, and looks for functions that nobody has.
+    Then the shipped job geoid trains on two ranks. Raises environments.Missing. Returns figures."""
+    system = OldSystem(site)
+    torch = environments.packages(environments.TORCH)
+    unpack = "import glob, zipfile\nfor path in glob.glob('/wheels/*.whl'): zipfile.ZipFile(path).extractall('/site')"
+    (site.directory / "both").mkdir()
+    for path in (wheel(), wheel("meshrun-torch")):
+        shutil.copy(path, site.directory / "both")
+    (site.directory / "both/unpack.py").write_text(unpack)
+    code, out, err = system.run("python3 /wheels/unpack.py && chmod -R a+x /site/meshrun/programs && ln -s /torch/torch /site/torch && "
+                                "cd /site/meshrun && for file in lib/*.so* programs/libexec/meshrun/jobs/*/*; do "
+                                "echo = $file; ldd -r $file 2>&1 | grep -E 'undefined|not found' || true; done", timeout=600,
+                                wheels=site.directory / "both", torch=torch)
+    files = [line for line in out.splitlines() if line.startswith("= ")]
+    check(code == 0 and len(files) > 10 and len(files) == len(out.splitlines()), f"exit code {code}: {out[-2000:]}{err}")
+    code, out, err = system.run("PATH=/site/meshrun/programs/bin:$PATH meshrun run --nproc 2 --job geoid -- --steps 50", timeout=600,
+                                torch=torch)
+    check(code == 0 and "held-out RMSE" in out, f"geoid: exit code {code}: {out}{err}")
+    return f"{len(files)} programs and libraries bind with glibc 2.31; geoid trains"

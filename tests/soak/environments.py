@@ -90,10 +90,10 @@ def need_packages(*names):
         raise Missing(f"apt-get install {' '.join(missing)} failed: {last_line(done.stderr)}")
 
 
-def debian(release):
-    """A minimal Debian as a tar file in the user's cache, made once by debootstrap from the mirror that this machine's apt
-    uses. Raises Missing."""
-    tar = CACHE / f"images/debian-{release}.tar"
+def debian(release, *also):
+    """A minimal Debian, with these packages too, as a tar file in the user's cache, made once by debootstrap from the mirror
+    that this machine's apt uses. Raises Missing."""
+    tar = CACHE / f"images/{'-'.join(['debian', release, *also])}.tar"
     if tar.exists():
         return tar
     need_root("for debootstrap")
@@ -106,7 +106,8 @@ def debian(release):
     tar.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=tar.parent) as directory:
         print(f"a minimal Debian {release} by debootstrap", file=sys.stderr, flush=True)
-        _call(["debootstrap", "--variant=minbase", release, f"{directory}/root", mirrors[0]])
+        _call(["debootstrap", "--variant=minbase", *([f"--include={','.join(also)}"] if also else []), release,
+               f"{directory}/root", mirrors[0]])
         _call(["tar", "-C", f"{directory}/root", "--numeric-owner", "-cf", f"{directory}/tar", "."])
         os.replace(f"{directory}/tar", tar)
     return tar
