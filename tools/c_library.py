@@ -71,6 +71,8 @@ class Elf:
             yield i, self._text(text + name), section != 0
 
     def version_index(self, symbol):
+        if ".gnu.version" not in self.sections:
+            return GLOBAL
         return _read("H", self.data, self._section(".gnu.version")[0] + 2 * symbol)[0]
 
     def forget_version(self, symbol):
@@ -165,7 +167,8 @@ def _found_elsewhere(asking, name, version, ours):
         if not older:
             continue
         if OLDEST[kind] in older and len(older) > 1:
-            raise TooNew(f"{asking} needs {name}@{version}, of which there are several older versions: deploy/floor has to choose one")
+            raise TooNew(f"{asking} needs {name}@{version}, of which there are several older versions: deploy/floor has to choose "
+                         "one")
         # Before glibc 2.34 libpthread, libdl and librt had it, which our library loads.
         return [lacks] if library == "libc.so.6" else []
     raise TooNew(f"{asking} needs {name}@{version}, which systems with {kind}_{'.'.join(map(str, NEWEST[kind]))} lack: add it to "
