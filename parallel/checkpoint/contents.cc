@@ -69,7 +69,7 @@ void check_optimizer(const std::string& file, const TensorFile& tensors, const P
     known.insert(step);
     if (found.empty()) continue;
     std::vector<std::string> required = required_moments(optimizer);
-    if (optimizer_kind(optimizer) != "SGD") required.push_back(kStepName);
+    if (counts_steps(optimizer)) required.push_back(kStepName);
     for (const std::string& moment : required) {
       const std::string key = moment_key(moment, part.name);
       if (!tensors.tensors.contains(key)) throw Mismatch(file + " lacks " + key);

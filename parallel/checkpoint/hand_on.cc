@@ -88,9 +88,7 @@ Outline outline_of(const std::vector<Part>& parts) {
 
 // All that the optimizer may have.
 Outline outline_of_states(const Parts& parts, const torch::optim::Optimizer& optimizer) {
-  std::vector<std::string> moments = moment_names(optimizer);
-  // The root's options, which are taken over with its state, may turn amsgrad on.
-  if (optimizer_kind(optimizer) != "SGD") moments.emplace_back("max_exp_avg_sq");
+  const std::vector<std::string> moments = possible_moments(optimizer);
   Outline tensors;
   for (const Part& part : parts.list) {
     if (!part.is_parameter) continue;

@@ -64,8 +64,7 @@ void set_counts_and_options(Optimizer& optimizer, const std::string& bytes) {
 // the same as without.
 ParameterState fresh_state(const Optimizer& optimizer, const at::Tensor& parameter) {
   ParameterState state;
-  const bool is_sgd = optimizer_kind(optimizer) == "SGD";
-  if (!is_sgd) state.step = 0;
+  if (counts_steps(optimizer)) state.step = 0;
   for (const std::string& moment : moment_names(optimizer)) {
     state.moments[moment] = at::zeros_like(parameter.detach(), at::MemoryFormat::Preserve);
   }
@@ -123,9 +122,8 @@ void KeptValues::keep(const std::string& name, Optimizer& optimizer) {
                     "\"): ranks hold the moments of the optimizer in pieces");
   bool has_moments = true;
   for (const GroupOptions& options : group_options(optimizer)) {
-    const auto momentum = options.find("momentum");
-    if (momentum == options.end()) continue;
-    has_moments = momentum->second != 0;
+    if (optimizer_kind(optimizer) != "SGD") break;
+    has_moments = options.at("momentum") != 0;
     TORCH_CHECK_VALUE(
         options.at("dampening") == 0, "keep(\"", name,
         "\"): the first step of an SGD with dampening is not that of moments of zeros");

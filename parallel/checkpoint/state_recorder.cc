@@ -15,7 +15,7 @@ StateRecorder::StateRecorder(const torch::nn::Module& module, torch::optim::Opti
     : module_(module), optimizer_(optimizer), kept_(kept) {}
 
 void StateRecorder::list_tensors() {
-  listed_states_ = optimizer_.state().size();
+  listed_states_ = states_token(optimizer_);
   is_listed_ = true;
   versions_.clear();
   buffers_.clear();
@@ -59,7 +59,7 @@ void StateRecorder::copy_buffers() {
 
 void StateRecorder::record(IntArgument steps, BoolArgument is_watched) {
   steps_ = steps;
-  if (!is_listed_ || optimizer_.state().size() != listed_states_) list_tensors();
+  if (!is_listed_ || states_token(optimizer_) != listed_states_) list_tensors();
   versions_.record();
   bits_.reset();
   if (is_watched && dynamic_cast<const torch::optim::SGD*>(&optimizer_) != nullptr) {

@@ -107,7 +107,7 @@ class StateRecorder {
   torch::optim::Optimizer& optimizer_;
   const KeptValues& kept_;
   bool is_listed_ = false;
-  size_t listed_states_ = 0;  // of the optimizer, which makes them in its first step
+  uint64_t listed_states_ = 0;  // token of the optimizer's, which makes them in its first step
   TensorVersions versions_;
   std::optional<int64_t> bits_;  // their digest, where writes are not counted
   std::vector<Buffer> buffers_;

@@ -41,9 +41,6 @@ constexpr milliseconds kAsk(100);
 constexpr int64_t kNoState = -1;
 constexpr int64_t kUnheard = -2;
 
-// All ranks have left the world after the same step.
-struct StoodStill {};
-
 // How long another generation is waited for after this error; absent: it is the program's own.
 std::optional<milliseconds> patience_after(const c10::DistError& error) {
   if (dynamic_cast<const PeerLostError*>(&error) != nullptr) return kKnownLoss;
@@ -147,7 +144,7 @@ void ElasticContext::run(const std::function<void()>& body) {
     try {
       body();
       finish();
-    } catch (const StoodStill&) {
+    } catch (const detail::StoodStill&) {
       patience = kKnownLoss;
     } catch (const CheckpointRefusedError& error) {
       // The coordinator knew first that this world is over.
@@ -234,7 +231,7 @@ void ElasticContext::stand_still(IntArgument step) {
   if (!said.ok()) say("cannot say that this rank stands still: " + said.ToString());
   say(fmt::format("leaves generation {} after step {} as the coordinator wishes",
                   generation_of(*agent), static_cast<int64_t>(step)));
-  throw StoodStill();
+  throw detail::StoodStill();
 }
 
 void ElasticContext::rejoin(const std::exception_ptr& failure, milliseconds patience) {

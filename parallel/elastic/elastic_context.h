@@ -66,6 +66,14 @@ class ElasticStoppedError : public c10::Error {
   using Error::Error;
 };
 
+namespace detail {
+
+// What stand_still() throws: all ranks have left the world after the same step. A body that runs in
+// another language lets it through to run().
+struct StoodStill {};
+
+}  // namespace detail
+
 struct ElasticOptions {
   // Called in each world but the first, when it was joined.
   std::function<void()> on_joined = [] {};

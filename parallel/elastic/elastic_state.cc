@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "agent/agent.h"
 #include "fmt/format.h"
 #include "fmt/ranges.h"
 #include "parallel/base/digest.h"
@@ -217,6 +218,17 @@ void ElasticState::check_unchanged(const char* since) const {
 }
 
 void ElasticState::update(const std::function<void()>& change) {
+  begin_update();
+  try {
+    change();
+  } catch (...) {
+    end_update(/*is_whole=*/false);
+    throw;
+  }
+  end_update();
+}
+
+void ElasticState::begin_update() {
   TORCH_CHECK(!is_changing_,
               "ElasticState::update() is called within itself, or after one that raised: say "
               "commit(steps) where the state is whole again");
@@ -228,11 +240,13 @@ void ElasticState::update(const std::function<void()>& change) {
   check_restored();
   if (is_whole_ && is_updated_) check_unchanged("since the");
   is_changing_ = true;
-  {
-    std::optional<NoCollectives> none;
-    if (is_whole_) none.emplace("ElasticState::update()");
-    change();
-  }
+  if (is_whole_) no_collectives_.emplace("ElasticState::update()");
+}
+
+void ElasticState::end_update(BoolArgument is_whole) {
+  TORCH_CHECK(is_changing_, "ElasticState::end_update() comes without a begin_update()");
+  no_collectives_.reset();
+  if (!is_whole) return;
   if (is_whole_) tell_of_other_optimizers();
   commit(step_.value_or(steps_) + 1, /*is_watched=*/false);
   is_updated_ = true;

@@ -54,6 +54,7 @@
 #include <utility>
 
 #include "parallel/base/arguments.h"
+#include "parallel/base/no_collectives.h"
 #include "parallel/checkpoint/kept_values.h"
 #include "parallel/checkpoint/training_memory.h"
 #include "parallel/elastic/elastic_context.h"
@@ -120,6 +121,11 @@ class ElasticState {
   // changed since the last update(). A loop of the program's own says commit(steps) before it
   // begins: 0, or the steps of what restore() or a checkpoint gave.
   void update(const std::function<void()>& change);
+  // update() in two halves, for a caller whose change is no function, such as a block of Python. The
+  // second one comes in the same thread, also after an exception: `is_whole` false leaves the state
+  // half-done until commit().
+  void begin_update();
+  void end_update(BoolArgument is_whole = true);
 
   // `steps` are done, and the state is whole as it is now.
   void commit(IntArgument steps);
@@ -164,6 +170,8 @@ class ElasticState {
   // Under way, in a loop over steps().
   std::optional<int64_t> step_;
   bool is_changing_ = false;
+  // From begin_update() to end_update().
+  std::optional<NoCollectives> no_collectives_;
   bool was_restored_ = false;
   // Whether update() made the state that is recorded.
   bool is_updated_ = false;

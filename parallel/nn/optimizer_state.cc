@@ -30,6 +30,10 @@ const Optimizer& stepped(const Optimizer& optimizer) {
   return states == nullptr ? optimizer : states->stepped_optimizer();
 }
 
+const ForeignOptimizer* foreign(const Optimizer& optimizer) {
+  return dynamic_cast<const ForeignOptimizer*>(&optimizer);
+}
+
 // Calls visit with a value of the class of `optimizer`'s state.
 template <typename Visit>
 decltype(auto) with_state_type(const Optimizer& outer, const Visit& visit) {
@@ -110,6 +114,7 @@ void visit_options(torch::optim::OptimizerOptions& options, const Visit& visit) 
 }  // namespace
 
 std::string optimizer_kind(const Optimizer& optimizer) {
+  if (const auto* other = foreign(optimizer)) return other->kind();
   return with_state_type(optimizer, [](auto type) -> std::string {
     using State = typename decltype(type)::type;
     if (std::is_same_v<State, AdamWParamState>) return "AdamW";
@@ -118,6 +123,7 @@ std::string optimizer_kind(const Optimizer& optimizer) {
 }
 
 std::vector<std::string> moment_names(const Optimizer& optimizer) {
+  if (const auto* other = foreign(optimizer)) return other->moment_names();
   std::vector<std::string> names = required_moments(optimizer);
   const auto with_amsgrad = [](const torch::optim::OptimizerParamGroup& group) {
     const torch::optim::OptimizerOptions& options = group.options();
@@ -133,8 +139,26 @@ std::vector<std::string> moment_names(const Optimizer& optimizer) {
 }
 
 std::vector<std::string> required_moments(const Optimizer& optimizer) {
+  if (const auto* other = foreign(optimizer)) return other->required_moments();
   if (optimizer_kind(optimizer) == "SGD") return {kMomentum};
   return {kMean, kSquare};
+}
+
+std::vector<std::string> possible_moments(const Optimizer& optimizer) {
+  std::vector<std::string> names = moment_names(optimizer);
+  const std::string kind = optimizer_kind(optimizer);
+  if (kind == "Adam" || kind == "AdamW") names.emplace_back(kLargestSquare);
+  return names;
+}
+
+bool counts_steps(const Optimizer& optimizer) {
+  if (const auto* other = foreign(optimizer)) return other->counts_steps();
+  return optimizer_kind(optimizer) != "SGD";
+}
+
+uint64_t states_token(const Optimizer& optimizer) {
+  if (const auto* other = foreign(optimizer)) return other->states_token();
+  return optimizer.state().size();
 }
 
 void check_parameters_of(const Optimizer& optimizer, const torch::nn::Module& module) {
@@ -154,6 +178,7 @@ void check_parameters_of(const Optimizer& optimizer, const torch::nn::Module& mo
 }
 
 ParameterState parameter_state(Optimizer& optimizer, const at::Tensor& parameter) {
+  if (const auto* other = foreign(optimizer)) return other->parameter_state(parameter);
   if (auto* states = dynamic_cast<ParameterStates*>(&optimizer)) {
     return states->parameter_state(parameter);
   }
@@ -166,6 +191,10 @@ ParameterState parameter_state(Optimizer& optimizer, const at::Tensor& parameter
 
 void set_parameter_state(Optimizer& optimizer, const at::Tensor& parameter,
                          const ParameterState& state) {
+  if (auto* other = dynamic_cast<ForeignOptimizer*>(&optimizer)) {
+    other->set_parameter_state(parameter, state);
+    return;
+  }
   if (auto* states = dynamic_cast<ParameterStates*>(&optimizer)) {
     states->set_parameter_state(parameter, state);
     return;
@@ -181,6 +210,7 @@ void set_parameter_state(Optimizer& optimizer, const at::Tensor& parameter,
 }
 
 std::vector<GroupOptions> group_options(const Optimizer& optimizer) {
+  if (const auto* other = foreign(optimizer)) return other->group_options();
   optimizer_kind(optimizer);  // raises for an unknown one
   std::vector<GroupOptions> all;
   for (const torch::optim::OptimizerParamGroup& group : optimizer.param_groups()) {
@@ -195,6 +225,10 @@ std::vector<GroupOptions> group_options(const Optimizer& optimizer) {
 }
 
 void set_group_options(Optimizer& optimizer, const std::vector<GroupOptions>& options) {
+  if (auto* other = dynamic_cast<ForeignOptimizer*>(&optimizer)) {
+    other->set_group_options(options);
+    return;
+  }
   optimizer_kind(optimizer);
   auto& groups = optimizer.param_groups();
   TORCH_CHECK_VALUE(groups.size() == options.size(), "The optimizer has ", groups.size(),

@@ -8,7 +8,7 @@
 //                                                          nesterov
 //
 // An optimizer that keeps its states elsewhere is a ParameterStates; the functions below ask it.
-// Its options are those of its own groups.
+// Its options are those of its own groups. A ForeignOptimizer answers for all of this itself.
 //
 // Errors: c10::NotImplementedError for another optimizer.
 #pragma once
@@ -44,12 +44,40 @@ class ParameterStates {
   virtual void set_parameter_state(const at::Tensor& parameter, const ParameterState& state) = 0;
 };
 
-// "Adam", "AdamW", "SGD".
+// A switch (amsgrad, nesterov) is 0 or 1.
+using GroupOptions = std::map<std::string, double>;
+
+// The interface of an optimizer that is no torch::optim one, such as Python's. Every rank has all of
+// its states. Its class also derives from torch::optim::Optimizer, for the groups of parameters.
+class ForeignOptimizer {
+ public:
+  virtual ~ForeignOptimizer() = default;
+  virtual std::string kind() const = 0;
+  virtual std::vector<std::string> moment_names() const = 0;
+  virtual std::vector<std::string> required_moments() const = 0;
+  // Whether it counts steps by parameter.
+  virtual bool counts_steps() const = 0;
+  // Another number whenever other tensors are its states.
+  virtual uint64_t states_token() const = 0;
+  virtual ParameterState parameter_state(const at::Tensor& parameter) const = 0;
+  virtual void set_parameter_state(const at::Tensor& parameter, const ParameterState& state) = 0;
+  virtual std::vector<GroupOptions> group_options() const = 0;
+  virtual void set_group_options(const std::vector<GroupOptions>& options) = 0;
+};
+
+// "Adam", "AdamW", "SGD", or a ForeignOptimizer's.
 std::string optimizer_kind(const torch::optim::Optimizer& optimizer);
 // All names of moments that a parameter may have, in order.
 std::vector<std::string> moment_names(const torch::optim::Optimizer& optimizer);
 // Names of the moments that every parameter with state has.
 std::vector<std::string> required_moments(const torch::optim::Optimizer& optimizer);
+// Names of the moments that a parameter may have after the options of another run are taken over,
+// which may turn amsgrad on.
+std::vector<std::string> possible_moments(const torch::optim::Optimizer& optimizer);
+// Whether a parameter with state has a count of its steps.
+bool counts_steps(const torch::optim::Optimizer& optimizer);
+// Another number where the optimizer has states of other parameters.
+uint64_t states_token(const torch::optim::Optimizer& optimizer);
 
 // Raises c10::ValueError if the optimizer steps a parameter that is not one of the module's: a file
 // with the module's names would lack the moments of that parameter.
@@ -61,9 +89,6 @@ ParameterState parameter_state(torch::optim::Optimizer& optimizer, const at::Ten
 // An empty state forgets what was.
 void set_parameter_state(torch::optim::Optimizer& optimizer, const at::Tensor& parameter,
                          const ParameterState& state);
-
-// A switch (amsgrad, nesterov) is 0 or 1.
-using GroupOptions = std::map<std::string, double>;
 
 // By group of parameters.
 std::vector<GroupOptions> group_options(const torch::optim::Optimizer& optimizer);

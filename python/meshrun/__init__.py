@@ -18,6 +18,7 @@ from ._version import __version__
 TYPE_CHECKING = False
 
 if TYPE_CHECKING:
+    from ._report import report as report
     from .client import Client as Client
     from .errors import (
         DeadlineExceededError as DeadlineExceededError,
@@ -46,7 +47,7 @@ if TYPE_CHECKING:
     )
 
 _MODULE_OF = {
-    "Client": "client",
+    "Client": "client", "report": "_report",
     **dict.fromkeys(("DeadlineExceededError", "Error", "FailedPreconditionError", "InvalidArgumentError", "JobFailedError",
                      "NotFoundError", "PermissionDeniedError", "UnavailableError"), "errors"),
     **dict.fromkeys(("Event", "Failure", "FailureCause", "Job", "JobSpec", "JobState", "LogLine", "Node", "NodeState",

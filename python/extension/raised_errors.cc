@@ -1,0 +1,116 @@
+#include "python/extension/raised_errors.h"
+
+#include <memory>
+#include <string>
+
+#include "c10/util/Exception.h"
+#include "parallel/base/collective_errors.h"
+#include "parallel/checkpoint/checkpoint.h"
+#include "parallel/elastic/elastic_context.h"
+#include "parallel/manager/distributed_manager.h"
+#include "torch/csrc/distributed/c10d/Backend.hpp"
+#include "torch/csrc/distributed/c10d/ProcessGroup.hpp"
+
+namespace meshrun::python {
+namespace {
+
+namespace py = pybind11;
+
+constexpr const char* kCause = "__meshrun_cause__";
+
+// Never destroyed: exceptions may be raised until the interpreter has ended.
+struct Classes {
+  py::object stood_still, stopped, checkpoint, damaged, mismatch, file, refused;
+};
+Classes& classes() {
+  static auto& classes = *new Classes;
+  return classes;
+}
+
+py::object torch_class(const char* name) {
+  return py::module_::import("torch.distributed").attr(name);
+}
+
+void set_error(const py::object& type, const std::string& text, const std::exception_ptr& raised) {
+  const py::object value = type(text);
+  auto kept = std::make_unique<std::exception_ptr>(raised);
+  const py::capsule cause(kept.get(), [](void* p) { delete static_cast<std::exception_ptr*>(p); });
+  kept.release();
+  value.attr(kCause) = cause;
+  PyErr_SetObject(type.ptr(), value.ptr());
+}
+
+// pybind11 asks the next translator for what this one lets through.
+void translate(std::exception_ptr raised) {
+  if (!raised) return;
+  try {
+    std::rethrow_exception(raised);
+  } catch (const meshrun::detail::StoodStill&) {
+    set_error(classes().stood_still, "all ranks have left the world after the same step", raised);
+  } catch (const ElasticStoppedError& error) {
+    set_error(classes().stopped, error.what_without_backtrace(), raised);
+  } catch (const CheckpointDamagedError& error) {
+    set_error(classes().damaged, error.what_without_backtrace(), raised);
+  } catch (const CheckpointMismatchError& error) {
+    set_error(classes().mismatch, error.what_without_backtrace(), raised);
+  } catch (const CheckpointFileError& error) {
+    set_error(classes().file, error.what_without_backtrace(), raised);
+  } catch (const CheckpointRefusedError& error) {
+    set_error(classes().refused, error.what_without_backtrace(), raised);
+  } catch (const c10::DistBackendError& error) {
+    set_error(torch_class("DistBackendError"), error.what_without_backtrace(), raised);
+  } catch (const c10::DistStoreError& error) {
+    set_error(torch_class("DistStoreError"), error.what_without_backtrace(), raised);
+  } catch (const c10::DistNetworkError& error) {
+    set_error(torch_class("DistNetworkError"), error.what_without_backtrace(), raised);
+  } catch (const c10::DistError& error) {
+    set_error(torch_class("DistError"), error.what_without_backtrace(), raised);
+  }
+}
+
+bool has_world_failed() {
+  if (!DistributedManager::is_initialized()) return false;
+  const ProcessGroupPtr world = DistributedManager::get().world();
+  for (const c10::Device& device : world->getDeviceTypes()) {
+    const auto backend = world->getBackend(device.type());
+    // Gloo has no method to ask.
+    if (backend->getBackendName() == "gloo") continue;
+    if (backend->getError() != c10d::ErrorType::SUCCESS) return true;
+  }
+  return false;
+}
+
+}  // namespace
+
+void bind_errors(py::module_& module) {
+  const auto add = [&module](const char* name, const py::object& base) {
+    const std::string full = std::string("meshrun.elastic.") + name;
+    auto made =
+        py::reinterpret_steal<py::object>(PyErr_NewException(full.c_str(), base.ptr(), nullptr));
+    if (!made) throw py::error_already_set();
+    module.attr(name) = made;
+    return made;
+  };
+  const auto builtin = [](PyObject* type) { return py::reinterpret_borrow<py::object>(type); };
+  Classes& all = classes();
+  // No program catches it by mistake.
+  all.stood_still = add("StoodStill", builtin(PyExc_BaseException));
+  all.stopped = add("ElasticStoppedError", builtin(PyExc_RuntimeError));
+  all.checkpoint = add("CheckpointError", builtin(PyExc_RuntimeError));
+  all.damaged = add("CheckpointDamagedError", all.checkpoint);
+  all.mismatch = add("CheckpointMismatchError", all.checkpoint);
+  all.file = add("CheckpointFileError", all.checkpoint);
+  all.refused = add("CheckpointRefusedError", all.checkpoint);
+  py::register_exception_translator(&translate);
+}
+
+std::exception_ptr cause_of(const py::error_already_set& error) {
+  const py::object value = error.value();
+  if (py::hasattr(value, kCause)) {
+    return *static_cast<std::exception_ptr*>(value.attr(kCause).cast<py::capsule>().get_pointer());
+  }
+  if (!error.matches(torch_class("DistError")) || !has_world_failed()) return nullptr;
+  return std::make_exception_ptr(PeerLostError(py::str(value).cast<std::string>()));
+}
+
+}  // namespace meshrun::python

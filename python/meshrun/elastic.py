@@ -1,0 +1,362 @@
+"""Trainings that live through changes of the world: a rank whose peer is lost, or whose job grows, leaves its process groups,
+joins the next generation, and goes on from memory.
+
+    import torch
+    from meshrun.distributed import DistributedManager
+    from meshrun.elastic import CheckpointDirectory, ElasticContext, ElasticState, EpochSampler
+
+    DistributedManager.initialize()
+    elastic = ElasticContext()
+    checkpoints = CheckpointDirectory("checkpoints")
+    sampler = EpochSampler(len(data), seed=17)
+
+    def body():                                            # in each world anew
+        model = Network()
+        optimizer = torch.optim.Adam(model.parameters())
+        scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 100)
+        state = ElasticState(elastic, model, optimizer)
+        state.keep("scheduler", scheduler)
+        state.seed_each_step(17)
+        first = state.restore()                            # from the rank that is farthest
+        if first is None:
+            saved = checkpoints.load(model, optimizer, state)
+            first = saved.step if saved else 0
+        ddp = torch.nn.parallel.DistributedDataParallel(model)
+        for step in state.steps(first, 1000):
+            optimizer.zero_grad()
+            loss_of(ddp, data[sampler.local_batch(step, 64)]).backward()
+            with state.update():                           # state changes here alone
+                optimizer.step()
+                scheduler.step()
+            if step % 100 == 99:
+                checkpoints.save(model, optimizer, step + 1, kept=state)
+
+    elastic.run(body)
+
+A rank that is lost anywhere in this loop leaves every other one with the state before update(), or with the one after it.
+The ranks go on from the highest count of steps, so each step is taken once.
+
+Models and optimizers are whole on each rank; the optimizer is Adam, AdamW, RAdam, Adamax, Adagrad, Adadelta, RMSprop or SGD.
+For FSDP2's sharded parameters use torch.distributed.checkpoint.
+
+Errors: torch.distributed.DistError and its subclasses from collectives; ElasticStoppedError, where the job was stopped while
+this rank waited for its next generation; CheckpointError's subclasses; RuntimeError for a call at the wrong moment; ValueError
+and TypeError for wrong arguments. The rules are those of the C++ library: docs/elastic_training.md.
+"""
+
+import gc
+import os
+import sys
+import weakref
+
+import torch
+
+import meshrun.torch
+from meshrun import _kept_bytes
+from meshrun._optimizer_states import OptimizerStates
+from meshrun.distributed import manager as _manager
+from meshrun.torch import _extension
+
+CheckpointError = _extension.CheckpointError
+CheckpointDamagedError = _extension.CheckpointDamagedError
+CheckpointMismatchError = _extension.CheckpointMismatchError
+CheckpointFileError = _extension.CheckpointFileError
+CheckpointRefusedError = _extension.CheckpointRefusedError
+ElasticStoppedError = _extension.ElasticStoppedError
+
+__all__ = ["CheckpointDamagedError", "CheckpointDirectory", "CheckpointError", "CheckpointFileError", "CheckpointMismatchError",
+           "CheckpointRefusedError", "ElasticContext", "ElasticState", "ElasticStoppedError", "EpochSampler", "KeptValues",
+           "TrainingProgress"]
+
+
+def _tensors_of(module):
+    """(name, tensor, is a parameter) of what state_dict() holds. Raises NotImplementedError for what lies in pieces."""
+    persistent = module.state_dict(keep_vars=True).keys()
+    found = [(name, value, True) for name, value in module.named_parameters()]
+    found += [(name, value, False) for name, value in module.named_buffers() if name in persistent]
+    for name, value, _ in found:
+        if type(value) not in (torch.Tensor, torch.nn.Parameter):
+            raise NotImplementedError(f"{name} is a {type(value).__name__}, and a rank keeps what it has whole: save a module in "
+                                      "pieces with torch.distributed.checkpoint")
+    return found
+
+
+class _Keeper:
+    """keep() of ElasticState and KeptValues."""
+
+    def keep(self, name, value, load=None):
+        """Adds a value to the state, by a name of the program's own. `value` is one of
+
+        - a torch.Tensor that the program writes in place,
+        - a torch.nn.Module, all its parameters and buffers,
+        - another optimizer of torch.optim,
+        - an object with state_dict() and load_state_dict() of plain values: a scheduler, a GradScaler,
+        - a function that returns bytes, with `load`, a function that takes them: keep(name, save, load).
+
+        Raises TypeError for anything else, ValueError where the name is taken.
+        """
+        core = self._core
+        if load is not None or (callable(value) and not hasattr(value, "state_dict")):
+            if not callable(value) or not callable(load):
+                raise TypeError(f"keep({name!r}, save, load) takes two functions")
+            core.keep_functions(name, value, load)
+        elif isinstance(value, torch.Tensor):
+            core.keep_tensor(name, value)
+        elif isinstance(value, torch.nn.Module):
+            core.keep_module(name, _tensors_of(value))
+        elif isinstance(value, torch.optim.Optimizer):
+            core.keep_optimizer(name, OptimizerStates(value))
+        elif hasattr(value, "state_dict") and hasattr(value, "load_state_dict"):
+            path = f"keep({name!r}): the state_dict"
+            _kept_bytes.encode(value.state_dict(), path)  # what cannot be kept raises here
+            core.keep_functions(name, lambda: _kept_bytes.encode(value.state_dict(), path),
+                                lambda content: value.load_state_dict(_kept_bytes.decode(content)))
+        else:
+            raise TypeError(f"keep({name!r}) got a {type(value).__name__}, and takes a tensor, a module, an optimizer, what has a "
+                            "state_dict, or two functions; a number is kept as a tensor of it, torch.tensor(x)")
+
+
+class KeptValues(_Keeper):
+    """What a checkpoint holds beside the model and the optimizer, in a training without an ElasticState."""
+
+    def __init__(self):
+        self._core = _extension.KeptValues()
+
+
+class TrainingProgress:
+    """How far the run of a checkpoint was: `step` are done; `sampler`, what was saved with it."""
+
+    def __init__(self, step=0, sampler=None):
+        self.step = step
+        self.sampler = dict(sampler or {})
+
+    def __repr__(self):
+        return f"TrainingProgress(step={self.step}, sampler={self.sampler})"
+
+
+class CheckpointDirectory:
+    """Checkpoints that any number of ranks writes and any other number reads, in a directory that only rank 0 sees.
+
+    `identity`: what must be the same in two runs for the second to go on where the first stopped, by flag. `keep`: how many
+    complete checkpoints stay. `group`: all ranks that train; the world where absent. Both calls are collective; errors are the
+    same on every rank and leave model, optimizer and directory as they were.
+
+    DIR/step-N/model.safetensors holds parameters and buffers by their names, optimizer.safetensors "exp_avg.<name>" and so on:
+    the same files that the C++ library writes, which Python's safetensors reads.
+    """
+
+    def __init__(self, path, identity=None, keep=2, group=None):
+        name = None if group is None else group.group_name
+        identity = {str(flag): str(value) for flag, value in (identity or {}).items()}
+        self._core = _extension.CheckpointDirectory(os.fspath(path), identity, keep, name)
+
+    def save(self, module, optimizer, step, sampler=None, kept=None):
+        """`step` steps are done. `sampler`: strings by name. `kept`: an ElasticState or KeptValues."""
+        self._core.save(_tensors_of(module), OptimizerStates(optimizer), step, dict(sampler or {}), _view(kept))
+
+    def load(self, module, optimizer, kept=None):
+        """The TrainingProgress of the newest complete checkpoint, which is then in module, optimizer and kept values; None
+        where there is none."""
+        progress = self._core.load(_tensors_of(module), OptimizerStates(optimizer), _view(kept))
+        return progress and TrainingProgress(*progress)
+
+
+def _view(kept):
+    if kept is None:
+        kept = KeptValues()
+    if not isinstance(kept, _Keeper):
+        raise TypeError(f"kept is a {type(kept).__name__}, and must be an ElasticState or KeptValues")
+    return kept._core.view()
+
+
+class ElasticContext:
+    """The rank's way through the worlds of a job. DistributedManager.initialize() comes first.
+
+    `on_joined` is called in each world but the first; `log` gets one sentence when a world is left or joined (stderr where
+    absent).
+    """
+
+    def __init__(self, on_joined=None, log=None):
+        if not _manager.DistributedManager.is_initialized():
+            raise RuntimeError("ElasticContext needs a world: call DistributedManager.initialize() first")
+        self._states = weakref.WeakSet()
+        self._on_joined = on_joined
+        self._core = _extension.ElasticContext(self._joined, log)
+
+    def run(self, body, *args, **kwargs):
+        """Calls body(*args, **kwargs) in each world, until one of the calls has done the work. Returns None.
+
+        The body makes whatever holds a process group: DistributedDataParallel, subgroups, its ElasticState. Only a loss of peers
+        and the coordinator's wish to change the world lead to another call; every other exception leaves run(). It ends with
+        a barrier of all ranks and the report that the work is finished; afterwards no end of a rank starts the job again.
+        """
+        def work():
+            body(*args, **kwargs)
+            self._drop_states()
+
+        self._core.run(work, self._left)
+
+    def at_end(self, act):
+        """For the body: `act` is called once, after the last barrier, before run() returns. It calls no collectives."""
+        self._core.at_end(act)
+
+    @property
+    def is_quiesce_wanted(self):
+        """The coordinator wants the ranks to stand still at the end of a step; ranks hear of it at different times."""
+        return self._core.is_quiesce_wanted
+
+    @property
+    def is_save_wanted(self):
+        """It also wants a checkpoint first."""
+        return self._core.is_save_wanted
+
+    def stand_still(self, step):
+        """Leaves the world after `step` steps, for the next one. Does not return. All ranks call it after the same step."""
+        self._core.stand_still(step)
+
+    def _drop_states(self):
+        for state in list(self._states):
+            state._core.close()
+        self._states.clear()
+
+    def _left(self, error):
+        # The frames of the traceback hold the body's objects: model, groups, work under way.
+        error.__traceback__ = None
+        error.__context__ = None
+        self._drop_states()
+        gc.collect()
+
+    def _joined(self):
+        _manager._join_torch()
+        if self._on_joined is not None:
+            self._on_joined()
+
+
+class _Update:
+    def __init__(self, core):
+        self._core = core
+
+    def __enter__(self):
+        self._core.begin_update()
+
+    def __exit__(self, kind, error, traceback):
+        self._core.end_update(kind is None)
+
+
+class ElasticState(_Keeper):
+    """What an elastic training hands from one world to the next: model, optimizer with its options, random generators, what the
+    program keeps beside them, and the number of steps done. A world has one, made in the body of ElasticContext.run().
+    """
+
+    def __init__(self, context, module, optimizer):
+        self._module = module
+        self._tensors = _tensors_of(module)
+        self._core = _extension.ElasticState(context._core, self._tensors, OptimizerStates(optimizer))
+        context._states.add(self)
+
+    def seed_each_step(self, seed, stream=None):
+        """From now on torch's default generators are seeded at the beginning of each step of steps(), as a pure function of
+        (seed, step, rank), so that every rank draws what an undisturbed run would have drawn. Where several ranks must draw
+        alike give their common `stream` in place of the rank."""
+        self._core.seed_each_step(seed, stream)
+
+    def seed_step(self, step):
+        """The same for one step, in a loop of the program's own. Raises without seed_each_step()."""
+        self._core.seed_step(step)
+
+    def restore(self):
+        """Collective: all ranks take the state of the one that has done most steps. Returns that number; None where no rank
+        has a state, and nothing is changed. Comes before the first step."""
+        return self._core.restore()
+
+    def update(self):
+        """`with state.update(): optimizer.step()`: the state changes in this block alone, and one more step is done when it
+        ends. A collective in it raises RuntimeError. An exception leaves the block, and the state counts as half-done until
+        commit()."""
+        self._check_tensors()
+        return _Update(self._core)
+
+    def commit(self, steps):
+        """`steps` are done, and the state is whole as it is now."""
+        self._check_tensors()
+        self._core.commit(steps)
+
+    def steps(self, first, last, agree_every=10):
+        """Steps first to last - 1; `first` are done when the loop begins. After every `agree_every` steps the ranks agree
+        whether the coordinator wants them to stand still."""
+        return self._core.steps(first, last, agree_every)
+
+    def _check_tensors(self):
+        """Raises RuntimeError where the module has another tensor than when this was made: it would not be handed on."""
+        now = {name: tensor for name, tensor, _ in _tensors_of(self._module)}
+        for name, tensor, _ in self._tensors:
+            if now.get(name) is not tensor:
+                raise RuntimeError(f"{name} of the module is another tensor than the one that this ElasticState hands on: write it "
+                                   "in place (copy_), or make the ElasticState after it is assigned")
+        if len(now) != len(self._tensors):
+            more = sorted(now.keys() - {name for name, _, _ in self._tensors})
+            raise RuntimeError(f"the module has got {more[0]} since this ElasticState was made: make it after the module is complete")
+
+
+class EpochSampler:
+    """Which samples make up each batch, where every sample comes once in an epoch: a pure function of (seed, step), so all
+    ranks agree without a message, and a run that goes on with another number of ranks draws the same samples next.
+
+    `samples`: their number. A batch may take its first part from one epoch and the rest from the next.
+    """
+
+    _GOLDEN = -7046029254386353131  # splitmix64's increment and multipliers, as int64
+    _FIRST = -4658895280553007687
+    _SECOND = -7723592293110705685
+
+    def __init__(self, samples, seed=0):
+        if samples < 1:
+            raise ValueError(f"there are {samples} samples to draw batches from")
+        self.samples = samples
+        self.seed = seed
+        self._epoch = None
+        self._order = None
+
+    def batch(self, step, batch_size):
+        """The global batch of `step`: int64, of batch_size indices."""
+        if step < 0 or batch_size < 1:
+            raise ValueError(f"batch(step={step}, batch_size={batch_size}): steps begin at 0, and a batch has at least 1 sample")
+        begin, end = step * batch_size, (step + 1) * batch_size
+        parts = []
+        while begin < end:
+            epoch, place = divmod(begin, self.samples)
+            count = min(end - begin, self.samples - place)
+            parts.append(self._order_of(epoch)[place:place + count])
+            begin += count
+        return torch.cat(parts)
+
+    def local_batch(self, step, batch_size, rank=None, world_size=None):
+        """This rank's piece of it. Where batch_size does not divide, the first ranks have one sample more: then scale the loss by
+        len(piece) * world_size / batch_size, because DistributedDataParallel averages over ranks, not over samples."""
+        if rank is None or world_size is None:
+            manager = _manager.DistributedManager()
+            rank, world_size = manager.rank, manager.world_size
+        whole, more = divmod(batch_size, world_size)
+        begin = rank * whole + min(rank, more)
+        return self.batch(step, batch_size)[begin:begin + whole + (rank < more)]
+
+    def local_batches(self, first, last, batch_size, rank=None, world_size=None):
+        """A batch_sampler for torch.utils.data.DataLoader: this rank's pieces of the steps first to last - 1, as lists."""
+        return [self.local_batch(step, batch_size, rank, world_size).tolist() for step in range(first, last)]
+
+    @classmethod
+    def _mix(cls, value):
+        def shifted(each, bits):
+            return (each >> bits) & ((1 << (64 - bits)) - 1)  # logical
+
+        value = value + cls._GOLDEN
+        value = (value ^ shifted(value, 30)) * cls._FIRST
+        value = (value ^ shifted(value, 27)) * cls._SECOND
+        return value ^ shifted(value, 31)
+
+    def _order_of(self, epoch):
+        if epoch != self._epoch:
+            stream = self._mix(self._mix(torch.tensor(self.seed, dtype=torch.int64)) ^ epoch)
+            keys = self._mix(stream + torch.arange(self.samples, dtype=torch.int64))
+            self._epoch, self._order = epoch, torch.sort(keys, stable=True).indices
+        return self._order
