@@ -4,6 +4,7 @@ import atexit
 import functools
 import os
 import pathlib
+import re
 import shutil
 import subprocess
 import sys
@@ -17,6 +18,22 @@ from harness import ROOT, check
 
 # What torch imports for objects, DistributedDataParallel and FSDP.
 BESIDE_TORCH = TESTS / "python/beside-torch-requirements.txt"
+
+
+def libtorch():
+    """The version of LibTorch that this tree is set up with."""
+    default = re.search(r'LIBTORCH_VERSION = "(.*)"', (ROOT / "third_party/libtorch/version.bzl").read_text())[1]
+    own = ROOT / "user.bazelrc"
+    chosen = re.search(r"^build --repo_env=MESHRUN_LIBTORCH=(.*)$", own.read_text(), re.MULTILINE) if own.exists() else None
+    return chosen[1] if chosen else default
+
+
+def torch():
+    """The site-packages of a cached environment with the torch of that version. Raises environments.Missing."""
+    for requirements in (environments.TORCH, *sorted((TESTS / "soak").glob("torch-*-requirements.txt"))):
+        if f"torch=={libtorch()} " in requirements.read_text():
+            return environments.packages(requirements)
+    raise environments.Missing(f"tests/soak has no requirements for torch {libtorch()}")
 
 
 def scratch():
@@ -50,9 +67,9 @@ def python_environment(directory):
     return directory
 
 
-def put_torch_into(environment, requirements=environments.TORCH):
-    """torch from tools/setup's cache in a virtual environment, by links: as pip would have installed it there."""
-    for cached in (environments.packages(requirements), environments.packages(BESIDE_TORCH)):
+def put_torch_into(environment):
+    """torch from the cache in a virtual environment, by links: as pip would have installed it there."""
+    for cached in (torch(), environments.packages(BESIDE_TORCH)):
         for path in cached.iterdir():
             if path.name != "__pycache__":
                 (packages(environment) / path.name).symlink_to(path)
@@ -129,7 +146,6 @@ def libraries_bind_in_an_old_system(site):
     """Loads every program and library of `meshrun-torch` there with torch's libraries, and looks for functions that nobody has.
     Then the shipped job geoid trains on two ranks. Raises environments.Missing. Returns figures."""
     system = OldSystem(site)
-    torch = environments.packages(environments.TORCH)
     unpack = "import glob, zipfile\nfor path in glob.glob('/wheels/*.whl'): zipfile.ZipFile(path).extractall('/site')"
     (site.directory / "both").mkdir()
     for path in (wheel(), wheel("meshrun-torch")):
@@ -139,10 +155,10 @@ def libraries_bind_in_an_old_system(site):
     code, out, err = system.run("python3 /wheels/unpack.py && chmod -R a+x /site/meshrun/programs && ln -s /torch/torch /site/torch && "
                                 "cd /site/meshrun && for file in lib/*.so* programs/libexec/meshrun/jobs/*/*; do echo = $file; "
                                 "ldd -r $file 2>&1 | grep -E 'undefined|not found' | grep -vw -e ucs_load_modules -e "
-                                "ucs_sys_is_dynamic_lib; done; true", timeout=600, wheels=site.directory / "both", torch=torch)
+                                "ucs_sys_is_dynamic_lib; done; true", timeout=600, wheels=site.directory / "both", torch=torch())
     files = [line for line in out.splitlines() if line.startswith("= ")]
     check(code == 0 and len(files) > 10 and len(files) == len(out.splitlines()), f"exit code {code}: {out[-2000:]}{err}")
     code, out, err = system.run("PATH=/site/meshrun/programs/bin:$PATH meshrun run --nproc 2 --job geoid -- --steps 50", timeout=600,
-                                torch=torch)
+                                torch=torch())
     check(code == 0 and "held-out RMSE" in out, f"geoid: exit code {code}: {out}{err}")
     return f"{len(files)} programs and libraries bind with glibc 2.31; geoid trains"
