@@ -1,5 +1,6 @@
-// Functions that glibc gained after 2.31 and that our programs call, as a shared library that packages hold
-// (docs/decisions/0019-the-oldest-c-library.md). The system's headers declare them, so g++ compares the signatures.
+// Functions that glibc gained after 2.31 and that our programs call, as a shared library that
+// packages hold (docs/decisions/0019). The system's headers declare them, so
+// g++ compares the signatures.
 
 #include <dlfcn.h>
 #include <link.h>
@@ -57,7 +58,8 @@ int look_into(dl_phdr_info* object, size_t, void* data) {
   return unwind_table != 0 ? 1 : -1;
 }
 
-// Constructors of the program itself, which glibc 2.31 leaves to code that newer linkers no longer put into programs.
+// Runs the constructors of the program itself. glibc 2.31 leaves them to code that newer linkers no
+// longer put into programs.
 int construct(dl_phdr_info* program, size_t, void* data) {
   const ElfW(Dyn)* entry = nullptr;
   for (int i = 0; i < program->dlpi_phnum; ++i) {

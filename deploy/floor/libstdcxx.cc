@@ -1,5 +1,6 @@
-// Functions that libstdc++ gained after GLIBCXX_3.4.28 and that our libraries call, as a shared library that packages hold
-// (docs/decisions/0019-the-oldest-c-library.md). A process with torch has the system's libstdc++, which may lack them.
+// Functions that libstdc++ gained after GLIBCXX_3.4.28 and that our libraries call, as a shared
+// library that packages hold (docs/decisions/0019). A process with torch has
+// the system's libstdc++, which may lack them.
 
 #include <bits/atomic_futex.h>
 #include <linux/futex.h>
@@ -18,7 +19,8 @@ namespace std {
 
 void __throw_bad_array_new_length() { throw bad_array_new_length(); }
 
-// libstdc++'s own wake operation is not a private one, so this is none either. False: the time is over.
+// libstdc++ wakes with an operation that is not private, so this one is not either. Returns false
+// when the time is over.
 bool __atomic_futex_unsigned_base::_M_futex_wait_until_steady(unsigned* address, unsigned value,
                                                               bool has_timeout,
                                                               chrono::seconds seconds,
@@ -58,7 +60,8 @@ std::string text_of_rvalue(std::stringbuf* buffer) {
   return out;
 }
 
-// std::exception_ptr's counting of references, by its copy constructor and its destructor of before.
+// std::exception_ptr counts its references with these. Older systems have the copy constructor and
+// the destructor, which do the same.
 extern void construct_copy(void* copy, const std::exception_ptr*) asm(
     "_ZNSt15__exception_ptr13exception_ptrC1ERKS0_");
 extern void destroy(std::exception_ptr*) asm("_ZNSt15__exception_ptr13exception_ptrD1Ev");

@@ -1,5 +1,5 @@
-// Calls every function of deploy/floor; tests/python/wheel builds it, takes the late versions out and runs it. Prints what a
-// constructor of the program has written.
+// Calls functions of deploy/floor; tests/python/wheel builds it, takes the late versions out and
+// runs it. Prints what a constructor of the program has written.
 
 #include <sys/stat.h>
 
