@@ -38,10 +38,12 @@ import torch as _torch_package  # its libraries, before the extension that is li
 if not _torch_package.distributed.is_available():
     raise ImportError("this torch is built without torch.distributed, which meshrun.torch adds a backend to")
 
+from meshrun import _failures as _failures_of_ranks
 from meshrun import _torch as _extension
 from meshrun._torch_entry import register as _register
 
 import atexit as _atexit
 
 _register()
+_failures_of_ranks.install()
 _atexit.register(_extension.end_worlds)
