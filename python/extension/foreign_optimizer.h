@@ -14,7 +14,8 @@
 
 namespace meshrun::python {
 
-class [[gnu::visibility("hidden")]] PythonOptimizer : public torch::optim::Optimizer, public ForeignOptimizer {
+class [[gnu::visibility("hidden")]] PythonOptimizer : public torch::optim::Optimizer,
+                                                      public ForeignOptimizer {
  public:
   // `states`: a meshrun._optimizer_states.OptimizerStates. With the lock.
   explicit PythonOptimizer(pybind11::object states);

@@ -17,6 +17,7 @@
 #include "parallel/manager/libtorch_version.h"
 #include "python/extension/backend.h"
 #include "python/extension/elastic_bindings.h"
+#include "python/extension/interrupted_waits.h"
 #include "python/extension/raised_errors.h"
 #include "python/extension/worlds.h"
 
@@ -48,6 +49,7 @@ PYBIND11_MODULE(_torch, module) {
   module.def("create", &python::create, py::arg("store"), py::arg("rank"), py::arg("size"),
              py::arg("timeout"), py::arg("name"), py::arg("global_ranks"), py::arg("is_default"),
              py::call_guard<py::gil_scoped_release>());
+  python::let_signals_end_waits();
   python::bind_errors(module);
   python::bind_elastic(module);
   module.def("end_worlds", &python::end_worlds, py::call_guard<py::gil_scoped_release>());

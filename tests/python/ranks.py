@@ -7,6 +7,7 @@ import contextlib
 import datetime
 import io
 import os
+import signal
 import sys
 import threading
 import time
@@ -303,6 +304,32 @@ def loses_a_rank(rank, size, port, names):
         raise AssertionError("no error")
     assert time.monotonic() - began < 5
     print(f"  {size} ranks: loses_a_rank", flush=True)
+
+
+def interrupted(rank, size, port, names):
+    """Ctrl-C while this rank waits for one that does not come; then the operation goes on."""
+    join(rank, size, port)
+    x = torch.ones(3)
+    dist.all_reduce(x)
+    if rank == 0:
+        threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
+        began = time.monotonic()
+        try:
+            dist.all_reduce(x)
+        except KeyboardInterrupt:
+            pass
+        else:
+            raise AssertionError("the wait was not interrupted")
+        assert 0.4 < time.monotonic() - began < 2
+        dist.barrier()
+    else:
+        time.sleep(3)
+        dist.all_reduce(x)
+        dist.barrier()
+    assert x.tolist() == [size * size] * 3, x
+    dist.destroy_process_group()
+    if rank == 0:
+        print(f"  {size} ranks: interrupted", flush=True)
 
 
 def ends_early(rank, size, port):

@@ -9,6 +9,7 @@
 #include "core/mutex.h"
 #include "fmt/format.h"
 #include "parallel/base/collective_errors.h"
+#include "parallel/base/interrupts.h"
 #include "parallel/base/no_collectives.h"
 #include "parallel/comm/interface/call_scope.h"
 #include "parallel/comm/ucx/failure_exception.h"
@@ -190,7 +191,9 @@ bool UcxWork::wait(std::chrono::milliseconds timeout) {
     wait_for(timeout);
   } else {
     for (const OperationPtr& operation : state_->operations) {
-      if (!operation->is_done() && !group_->wait(*operation)) throw_lost();
+      if (operation->is_done() || group_->wait(*operation)) continue;
+      raise_interrupt();
+      throw_lost();
     }
   }
   if (const std::exception_ptr error = state_->settle()) std::rethrow_exception(error);
@@ -209,6 +212,7 @@ void UcxWork::wait_for(std::chrono::milliseconds timeout) {
     const auto left = std::max<std::chrono::nanoseconds>(
         deadline - std::chrono::steady_clock::now(), std::chrono::nanoseconds(0));
     if (operation->is_done() || group_->wait(*operation, left)) continue;
+    raise_interrupt();
     throw_lost();
     throw CollectiveTimeoutError(fmt::format(
         "{} was not done within the {:g} s that wait() was given on rank {}; it goes on",

@@ -8,6 +8,7 @@
 #include <exception>
 #include <utility>
 
+#include "parallel/base/interrupts.h"
 #include "parallel/comm/ucx/engine/execution/engine_impl.h"
 
 namespace meshrun::ucx {
@@ -15,6 +16,8 @@ namespace {
 
 // Enough for a thread that is woken for the lock; then others' arriving does not stop progress.
 constexpr int kYieldsForTheLock = 100;
+// Of a wait that may be interrupted (parallel/base/interrupts.h): soon enough for a person.
+constexpr SteadyNanos kBetweenLooks{50'000'000};
 
 timespec timespec_of(SteadyNanos time) {
   return {time.count() / 1'000'000'000, time.count() % 1'000'000'000};
@@ -51,7 +54,8 @@ bool Engine::Impl::wait(Operation& operation, std::optional<std::chrono::nanosec
   {
     const Lock lock(*this);
     called();
-    actions = wait_until(deadline, timeout ? nullptr : &operation, is_over);
+    actions = wait_until(deadline, timeout ? nullptr : &operation, is_over,
+                         /*may_interrupt=*/true);
     called();
     is_done = operation.is_done();
     if (!is_done && !is_broken_) executor_->set_drive(operation, Drive::kThread);
@@ -62,14 +66,30 @@ bool Engine::Impl::wait(Operation& operation, std::optional<std::chrono::nanosec
 }
 
 template <typename Over>
-Actions Engine::Impl::wait_until(SteadyNanos deadline, const Operation* operation, Over is_over) {
+Actions Engine::Impl::wait_until(SteadyNanos deadline, const Operation* operation, Over is_over,
+                                 bool may_interrupt) {
   std::optional<BlockedThread> thread;
   if (operation != nullptr) thread.emplace(BlockedThread{*operation});
   BlockedThread* const blocked = thread ? &*thread : nullptr;
   int yields_left = kYieldsForProgress;
+  // Who waits for room has nobody to raise it.
+  const bool is_interruptible = may_interrupt && has_interrupt_check();
+  SteadyNanos next_look =
+      is_interruptible ? clock_.SteadyNow() + kBetweenLooks : SteadyNanos::max();
+  const auto must_stop = [&] {
+    return is_over() || (is_interruptible && clock_.SteadyNow() >= next_look);
+  };
   ++callers_;
   Actions actions;
   while (!is_over() && !is_broken_) {
+    if (is_interruptible && clock_.SteadyNow() >= next_look) {
+      // The check may take its time: it waits for a lock of its own.
+      if (progress_owner_ == ProgressOwner::kNobody) hand_on();
+      const Gap gap(*this);
+      if (is_interrupted()) break;
+      next_look = clock_.SteadyNow() + kBetweenLooks;
+      continue;
+    }
     const bool is_free = progress_owner_ == ProgressOwner::kNobody ||
                          (progress_owner_ == ProgressOwner::kThread && thread_sleeps_);
     // A wake-up by another core takes longer than the rest of the thread's round.
@@ -81,9 +101,8 @@ Actions Engine::Impl::wait_until(SteadyNanos deadline, const Operation* operatio
     if (!is_free) {
       ++parked_callers_;
       if (blocked != nullptr) begin_blocking(*blocked);
-      if (deadline != SteadyNanos::max()) {
-        callers_cv_.WaitUntil(mu_,
-                              std::chrono::steady_clock::now() + (deadline - clock_.SteadyNow()));
+      if (const SteadyNanos until = std::min(deadline, next_look); until != SteadyNanos::max()) {
+        callers_cv_.WaitUntil(mu_, std::chrono::steady_clock::now() + (until - clock_.SteadyNow()));
       } else {
         callers_cv_.Wait(mu_);
       }
@@ -92,7 +111,7 @@ Actions Engine::Impl::wait_until(SteadyNanos deadline, const Operation* operatio
     }
     progress_owner_ = ProgressOwner::kCaller;
     if (executor_->has_unfinished_for_thread()) ++caller_drives_;
-    actions = drive(ProgressOwner::kCaller, blocked, deadline, is_over);
+    actions = drive(ProgressOwner::kCaller, blocked, std::min(deadline, next_look), must_stop);
     progress_owner_ = ProgressOwner::kNobody;
     if (actions.empty() || is_over()) continue;
     --callers_;
@@ -120,10 +139,13 @@ void Engine::Impl::wait_for_room(uint32_t group, bool is_point_to_point, SteadyN
     // before it is called: this rank is blocked in that. Any send or receive that ends makes room.
     std::shared_ptr<Operation> oldest;
     if (!is_point_to_point) oldest = executor_->oldest_collective(group);
-    Actions actions = wait_until(deadline, oldest.get(), [&]() MESHRUN_REQUIRES(mu_) {
-      return (oldest != nullptr && oldest->is_done()) ||
-             !executor_->is_full(group, is_point_to_point) || is_late();
-    });
+    Actions actions = wait_until(
+        deadline, oldest.get(),
+        [&]() MESHRUN_REQUIRES(mu_) {
+          return (oldest != nullptr && oldest->is_done()) ||
+                 !executor_->is_full(group, is_point_to_point) || is_late();
+        },
+        /*may_interrupt=*/false);
     if (actions.empty()) continue;
     if (actions.has_callbacks() && progress_owner_ == ProgressOwner::kNobody) hand_on();
     const Gap gap(*this);
