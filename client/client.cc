@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "client/client_impl.h"
+#include "core/exit_codes.h"
 #include "core/ids.h"
 #include "core/job_delta.h"
 #include "core/parse_integer.h"
@@ -161,6 +162,24 @@ absl::StatusOr<std::string> NormalizeAddress(std::string_view text) {
 bool HasEnded(v1::JobState state) {
   return state == v1::JOB_STATE_SUCCEEDED || state == v1::JOB_STATE_FAILED ||
          state == v1::JOB_STATE_CANCELLED;
+}
+
+int ExitCodeOf(const v1::Job& job) {
+  if (job.state() == v1::JOB_STATE_SUCCEEDED) return kExitOk;
+  switch (job.failure().cause()) {
+    case v1::FAILURE_CAUSE_RANK_EXITED:
+      // The rank's own exit code reaches the shell.
+      return job.failure().exit().exit_code() == kExitDoNotRequeue ? kExitDoNotRequeue
+                                                                   : kExitJobFailed;
+    case v1::FAILURE_CAUSE_BAD_COMMAND:
+      return kExitUsage;
+    case v1::FAILURE_CAUSE_QUEUE_TIMEOUT:
+      return kExitTryAgain;
+    case v1::FAILURE_CAUSE_TIME_LIMIT:
+      return kExitDeadline;
+    default:
+      return kExitJobFailed;
+  }
 }
 
 Client::Client(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}

@@ -62,6 +62,8 @@ absl::StatusOr<std::string> NormalizeAddress(std::string_view text);
 
 // True for SUCCEEDED, FAILED and CANCELLED.
 bool HasEnded(v1::JobState state);
+// Exit code for a job that has ended.
+int ExitCodeOf(const v1::Job& job);
 
 class Client {
  public:

@@ -10,7 +10,6 @@
 #include "client/client.h"
 #include "client/job_fields.h"
 #include "client/job_spec.h"
-#include "client/render/report.h"
 #include "client/suggest.h"
 #include "core/job_spec.h"
 #include "core/proto_time.h"

@@ -9,7 +9,6 @@
 #include "client/client.h"
 #include "client/job_spec.h"
 #include "client/render/table.h"
-#include "core/exit_codes.h"
 #include "core/mesh_messages.h"
 #include "core/proto_time.h"
 #include "core/rank_exit.h"
@@ -369,24 +368,6 @@ std::string WaitingLine(const v1::Job& job) {
   std::transform(state.begin(), state.end(), state.begin(),
                  [](unsigned char c) { return std::tolower(c); });
   return fmt::format("{} is {}: {}", job.job_id(), state, job.reason());
-}
-
-int ExitCodeOf(const v1::Job& job) {
-  if (job.state() == v1::JOB_STATE_SUCCEEDED) return kExitOk;
-  switch (job.failure().cause()) {
-    case v1::FAILURE_CAUSE_RANK_EXITED:
-      // The rank's own exit code reaches the shell.
-      return job.failure().exit().exit_code() == kExitDoNotRequeue ? kExitDoNotRequeue
-                                                                   : kExitJobFailed;
-    case v1::FAILURE_CAUSE_BAD_COMMAND:
-      return kExitUsage;
-    case v1::FAILURE_CAUSE_QUEUE_TIMEOUT:
-      return kExitTryAgain;
-    case v1::FAILURE_CAUSE_TIME_LIMIT:
-      return kExitDeadline;
-    default:
-      return kExitJobFailed;
-  }
 }
 
 }  // namespace meshrun::client

@@ -40,7 +40,4 @@ std::string FailureReport(const v1::Job& job, const Style& style);
 // One sentence for a job that does not run yet; empty where there is nothing to wait for.
 std::string WaitingLine(const v1::Job& job);
 
-// Exit code for a job that has ended.
-int ExitCodeOf(const v1::Job& job);
-
 }  // namespace meshrun::client

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 
+#include "client/client.h"
 #include "client/render/cluster_report.h"
 #include "client/render/table.h"
 #include "core/proto_time.h"

@@ -97,7 +97,7 @@ bool MayNameUcx(std::string_view path) {
 // Rooms that a folder may use which this repository does not know: somebody's own project in a
 // clone.
 const std::set<std::string>& RoomsForProjects() {
-  static const auto* const rooms = new std::set<std::string>{"agent", "core", "parallel"};
+  static const auto* const rooms = new std::set<std::string>{"agent", "client", "core", "parallel"};
   return *rooms;
 }
 

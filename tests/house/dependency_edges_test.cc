@@ -229,10 +229,10 @@ TEST_F(DependencyEdgesInATempTreeTest, LabelsCountAsIncludesDo) {
                                   Edge("worker/BUILD.bazel", 3, "torch = True")));
 }
 
-TEST_F(DependencyEdgesInATempTreeTest, AnUnknownFolderIsAProjectThatUsesTheLibraryAlone) {
+TEST_F(DependencyEdgesInATempTreeTest, AnUnknownFolderIsAProjectThatUsesTheLibrariesAlone) {
   Write("reactor/a.cc",
         "#include <torch/torch.h>\n#include \"parallel/nn/x.h\"\n#include \"core/a.h\"\n"
-        "#include \"worker/a.h\"\n");
+        "#include \"worker/a.h\"\n#include \"client/job_client.h\"\n");
   Write("reactor/BUILD.bazel",
         "deps = [\"//parallel\", \"//parallel:nn\", \"//third_party/libtorch\"]\ntorch = True\n"
         "deps = [\"//coordinator:server\"]\n");
