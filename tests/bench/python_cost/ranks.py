@@ -15,7 +15,7 @@ import meshrun.torch
 
 BACKENDS = ("meshrun", "gloo")
 ELEMENTS = 1024  # of float32
-CALLS = 200  # in a block
+CALLS = 100  # in a block
 WARM_UP = 3  # blocks
 
 
