@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <memory>
+#include <string>
 
 #include "fmt/format.h"
 #include "parallel/base/collective_errors.h"
@@ -38,9 +39,8 @@ c10::intrusive_ptr<c10d::Store> keys_of_this_call(const GroupCall& call) {
   return c10::make_intrusive<c10d::PrefixStore>(fmt::format("meshrun/{}", number), call.store);
 }
 
-}  // namespace
-
-c10::intrusive_ptr<c10d::Backend> create_backend(const GroupCall& call) {
+c10::intrusive_ptr<c10d::ProcessGroup> make_group(const GroupCall& call,
+                                                  const std::string& backend_name) {
   check(call);
   const auto store = keys_of_this_call(call);
   ProcessGroupOptions options;
@@ -61,12 +61,22 @@ c10::intrusive_ptr<c10d::Backend> create_backend(const GroupCall& call) {
   }
   options.engine = world->engine;
   const auto group = make_process_group(c10::make_intrusive<c10d::PrefixStore>("group", store),
-                                        call.rank, call.size, "ucx", options);
-  c10::intrusive_ptr<c10d::Backend> backend = group->getBackend(c10::DeviceType::CPU);
+                                        call.rank, call.size, backend_name, options);
+  const auto backend = group->getBackend(c10::DeviceType::CPU);
   if (auto* const ucx = dynamic_cast<UcxBackend*>(backend.get())) {
     add_group(c10::intrusive_ptr<UcxBackend>::reclaim_copy(ucx));
   }
-  return backend;
+  return group;
+}
+
+}  // namespace
+
+c10::intrusive_ptr<c10d::Backend> create_backend(const GroupCall& call) {
+  return make_group(call, "ucx")->getBackend(c10::DeviceType::CPU);
+}
+
+c10::intrusive_ptr<c10d::ProcessGroup> create_group(const GroupCall& call) {
+  return make_group(call, "nccl");
 }
 
 }  // namespace meshrun::python

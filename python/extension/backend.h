@@ -1,5 +1,5 @@
 // Makes the backend "meshrun" of torch.distributed: c10d's backend over UCX for the CPU tensors of
-// a group.
+// a group, and with it NCCL for the CUDA ones where the program has both.
 //
 // Threads: any, without Python's interpreter lock: it waits for the ranks of a new world. Errors:
 // CollectiveArgumentError (a ValueError in Python), BackendError (RuntimeErrors there, as are the
@@ -12,6 +12,7 @@
 
 #include "c10/util/intrusive_ptr.h"
 #include "torch/csrc/distributed/c10d/Backend.hpp"
+#include "torch/csrc/distributed/c10d/ProcessGroup.hpp"
 #include "torch/csrc/distributed/c10d/Store.hpp"
 
 namespace meshrun::python {
@@ -33,5 +34,8 @@ struct GroupCall {
 // example where a process destroys its groups and calls init_process_group() again: each rank
 // counts its calls there.
 c10::intrusive_ptr<c10d::Backend> create_backend(const GroupCall& call);
+
+// As above, with NCCL beside it. Where has_backend("nccl") is false: BackendError.
+c10::intrusive_ptr<c10d::ProcessGroup> create_group(const GroupCall& call);
 
 }  // namespace meshrun::python

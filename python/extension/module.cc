@@ -17,25 +17,34 @@
 #include "parallel/manager/libtorch_version.h"
 #include "python/extension/backend.h"
 #include "python/extension/elastic_bindings.h"
+#include "python/extension/holders.h"
 #include "python/extension/interrupted_waits.h"
+#include "python/extension/manager_bindings.h"
 #include "python/extension/raised_errors.h"
 #include "python/extension/worlds.h"
-
-PYBIND11_DECLARE_HOLDER_TYPE(T, c10::intrusive_ptr<T>, true)
 
 namespace meshrun::python {
 namespace {
 
-c10::intrusive_ptr<c10d::Backend> create(c10::intrusive_ptr<c10d::Store> store, int rank, int size,
-                                         std::chrono::milliseconds timeout, std::string name,
-                                         std::vector<int> global_ranks, bool is_default) {
-  return create_backend({.store = std::move(store),
-                         .rank = rank,
-                         .size = size,
-                         .timeout = timeout,
-                         .name = std::move(name),
-                         .global_ranks = std::move(global_ranks),
-                         .is_default = is_default});
+// Binds create_backend() or create_group() with GroupCall's members as arguments.
+template <typename Create>
+void bind_creator(pybind11::module_& module, const char* name, Create create) {
+  namespace py = pybind11;
+  module.def(
+      name,
+      [create](c10::intrusive_ptr<c10d::Store> store, int rank, int size,
+               std::chrono::milliseconds timeout, std::string group_name,
+               std::vector<int> global_ranks, bool is_default) {
+        return create({.store = std::move(store),
+                       .rank = rank,
+                       .size = size,
+                       .timeout = timeout,
+                       .name = std::move(group_name),
+                       .global_ranks = std::move(global_ranks),
+                       .is_default = is_default});
+      },
+      py::arg("store"), py::arg("rank"), py::arg("size"), py::arg("timeout"), py::arg("name"),
+      py::arg("global_ranks"), py::arg("is_default"), py::call_guard<py::gil_scoped_release>());
 }
 
 }  // namespace
@@ -46,11 +55,11 @@ PYBIND11_MODULE(_torch, module) {
   namespace py = pybind11;
   meshrun::require_libtorch_of_build();
   module.doc() = "meshrun for PyTorch: what meshrun.torch is made of";
-  module.def("create", &python::create, py::arg("store"), py::arg("rank"), py::arg("size"),
-             py::arg("timeout"), py::arg("name"), py::arg("global_ranks"), py::arg("is_default"),
-             py::call_guard<py::gil_scoped_release>());
   python::let_signals_end_waits();
   python::bind_errors(module);
   python::bind_elastic(module);
+  python::bind_creator(module, "create", &python::create_backend);
+  python::bind_creator(module, "create_group", &python::create_group);
   module.def("end_worlds", &python::end_worlds, py::call_guard<py::gil_scoped_release>());
+  python::bind_manager(module);
 }

@@ -18,6 +18,7 @@
 #include "parallel/comm/ucx_engine.h"
 #include "parallel/manager/environment.h"
 #include "parallel/manager/places.h"
+#include "torch/csrc/distributed/c10d/ProcessGroup.hpp"
 
 namespace meshrun::python {
 namespace {
@@ -92,23 +93,12 @@ std::vector<std::string> addresses_of_rank_zero(const std::vector<RankPlace>& pl
   return meshrun::addresses_of_rank_zero(master, is_hosted, own, interface_addresses());
 }
 
-void drop_unused() {
-  std::vector<std::shared_ptr<World>> unused;
-  Worlds& known = worlds();
-  const MutexLock lock(known.mu);
-  const auto used = std::partition(
-      known.all.begin(), known.all.end(),
-      [](const std::shared_ptr<World>& world) { return world->engine.use_count() > 1; });
-  std::move(used, known.all.end(), std::back_inserter(unused));
-  known.all.erase(used, known.all.end());
-}
-
 }  // namespace
 
 std::shared_ptr<World> meet(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
                             std::chrono::milliseconds timeout, bool is_default) {
   refuse_after_fork();
-  drop_unused();
+  drop_unused_worlds();
   auto world = std::make_shared<World>();
   UcxEngineOptions options;
   options.world_rank = rank;
@@ -130,6 +120,34 @@ std::shared_ptr<World> meet(const c10::intrusive_ptr<c10d::Store>& store, int ra
   known.all.push_back(world);
   if (is_default) known.of_default_group = world;
   return world;
+}
+
+void drop_unused_worlds() {
+  std::vector<std::shared_ptr<World>> unused;
+  Worlds& known = worlds();
+  const MutexLock lock(known.mu);
+  const auto used = std::partition(
+      known.all.begin(), known.all.end(),
+      [](const std::shared_ptr<World>& world) { return world->engine.use_count() > 1; });
+  std::move(used, known.all.end(), std::back_inserter(unused));
+  known.all.erase(used, known.all.end());
+}
+
+void hold_engine(c10d::ProcessGroup& group) {
+  const auto types = group.getDeviceTypes();
+  const bool has_cpu = std::any_of(types.begin(), types.end(),
+                                   [](const c10::Device& device) { return device.is_cpu(); });
+  if (!has_cpu) return;
+  const auto backend = group.getBackend(c10::DeviceType::CPU);
+  const auto* const ucx = dynamic_cast<const UcxBackend*>(backend.get());
+  if (ucx == nullptr) return;
+  auto world = std::make_shared<World>();
+  world->engine = ucx->group()->engine();
+  Worlds& known = worlds();
+  const MutexLock lock(known.mu);
+  const bool is_held = std::any_of(known.all.begin(), known.all.end(),
+                                   [&](const auto& held) { return held->engine == world->engine; });
+  if (!is_held) known.all.push_back(std::move(world));
 }
 
 std::shared_ptr<World> default_world() {

@@ -21,6 +21,10 @@
 #include "c10/util/intrusive_ptr.h"
 #include "torch/csrc/distributed/c10d/Store.hpp"
 
+namespace c10d {
+class ProcessGroup;
+}
+
 namespace meshrun {
 class UcxBackend;
 namespace ucx {
@@ -45,6 +49,13 @@ std::shared_ptr<World> default_world();
 
 // So that end_worlds() finds it. Not held.
 void add_group(const c10::intrusive_ptr<UcxBackend>& group);
+
+// The engine of a group that the manager made stays as long as those of worlds made here, whoever
+// drops the group's last handle.
+void hold_engine(c10d::ProcessGroup& group);
+
+// Ends engines that no group uses.
+void drop_unused_worlds();
 
 // Before the interpreter ends: operations that are under way get a second, then all groups of this
 // process leave; those ranks that still need it hear so.

@@ -8,20 +8,37 @@ group loads the extension, and says what is wrong with it.
 NAME = "meshrun"
 
 
+def given(call):
+    """meshrun.distributed sets this: the group for a call where its manager has one, else None."""
+
+
 def register():
+    import torch
     from torch.distributed import Backend, is_available
 
     if is_available() and NAME.upper() not in Backend._plugins:
-        Backend.register_backend(NAME, _create, extended_api=True, devices=["cpu"])
+        # Not whether there is a GPU: to ask for one here would end fork() for programs that have none.
+        devices = ["cpu", "cuda"] if torch.version.cuda else ["cpu"]
+        Backend.register_backend(NAME, _create, extended_api=True, devices=devices)
 
 
 def _create(call, options):
-    """torch.distributed's creator of a group's backend: its _DistributedBackendOptions, and pg_options."""
+    """torch.distributed's creator of a group's backend: its _DistributedBackendOptions, and pg_options.
+
+    Returns a Backend for the CPU, or a whole ProcessGroup where CUDA tensors have one too.
+    """
+    import torch
+
     import meshrun.torch
     from torch.distributed import is_initialized
 
     if options is not None:
         raise ValueError(f"pg_options is {type(options).__name__}, but the backend {NAME!r} takes none: pass None")
-    return meshrun.torch._extension.create(
-        store=call.store, rank=call.group_rank, size=call.group_size, timeout=call.timeout, name=call.group_id,
-        global_ranks=call.global_ranks_in_group, is_default=not is_initialized())
+    group = given(call)
+    if group is not None:
+        return group
+    extension = meshrun.torch._extension
+    has_cuda = extension.has_backend("nccl") and torch.cuda.is_available()
+    create = extension.create_group if has_cuda else extension.create
+    return create(store=call.store, rank=call.group_rank, size=call.group_size, timeout=call.timeout,
+                  name=call.group_id, global_ranks=call.global_ranks_in_group, is_default=not is_initialized())

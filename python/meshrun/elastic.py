@@ -54,7 +54,8 @@ import torch
 import meshrun.torch
 from meshrun import _kept_bytes
 from meshrun._optimizer_states import OptimizerStates
-from meshrun.distributed import manager as _manager
+from meshrun.distributed import _join
+from meshrun.distributed.manager import DistributedManager as _DistributedManager
 from meshrun.torch import _extension
 
 CheckpointError = _extension.CheckpointError
@@ -177,7 +178,7 @@ class ElasticContext:
     """
 
     def __init__(self, on_joined=None, log=None):
-        if not _manager.DistributedManager.is_initialized():
+        if not _DistributedManager.is_initialized():
             raise RuntimeError("ElasticContext needs a world: call DistributedManager.initialize() first")
         self._states = weakref.WeakSet()
         self._on_joined = on_joined
@@ -227,7 +228,7 @@ class ElasticContext:
         gc.collect()
 
     def _joined(self):
-        _manager._join_torch()
+        _join.join_torch()
         if self._on_joined is not None:
             self._on_joined()
 
@@ -334,7 +335,7 @@ class EpochSampler:
         """This rank's piece of it. Where batch_size does not divide, the first ranks have one sample more: then scale the loss by
         len(piece) * world_size / batch_size, because DistributedDataParallel averages over ranks, not over samples."""
         if rank is None or world_size is None:
-            manager = _manager.DistributedManager()
+            manager = _DistributedManager()
             rank, world_size = manager.rank, manager.world_size
         whole, more = divmod(batch_size, world_size)
         begin = rank * whole + min(rank, more)
