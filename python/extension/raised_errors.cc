@@ -41,7 +41,7 @@ void set_error(const py::object& type, const std::string& text, const std::excep
 }
 
 // pybind11 asks the next translator for what this one lets through.
-void translate(std::exception_ptr raised) {
+void keep_and_translate(std::exception_ptr raised) {
   if (!raised) return;
   try {
     std::rethrow_exception(raised);
@@ -101,7 +101,7 @@ void bind_errors(py::module_& module) {
   all.mismatch = add("CheckpointMismatchError", all.checkpoint);
   all.file = add("CheckpointFileError", all.checkpoint);
   all.refused = add("CheckpointRefusedError", all.checkpoint);
-  py::register_exception_translator(&translate);
+  py::register_exception_translator(&keep_and_translate);
 }
 
 std::exception_ptr cause_of(const py::error_already_set& error) {
