@@ -1,19 +1,35 @@
-"""Process groups, meshes and collectives with PhysicsNeMo's names: `from meshrun.distributed import DistributedManager`
-in place of `from physicsnemo.distributed import DistributedManager`.
+"""Process groups, meshes, collectives, parallel mappings and distributed transforms for PyTorch, under PhysicsNeMo's names:
+`from meshrun.distributed import DistributedManager` in place of `from physicsnemo.distributed import DistributedManager`.
+
+Submodules: manager, config, utils, autograd, mappings, fft. Names are looked up in them on first use.
 """
 
-# -- the manager --
-from meshrun.distributed.config import ProcessGroupConfig, ProcessGroupNode
-from meshrun.distributed.errors import (
-    GroupError,
-    LaunchEnvironmentError,
-    MeshError,
-    UndefinedGroupError,
-    UninitializedError,
-)
-from meshrun.distributed.manager import (
-    DistributedManager,
-    PhysicsNeMoUndefinedGroupError,
-    PhysicsNeMoUninitializedDistributedManagerWarning,
-)
-# -- end of the manager --
+_MODULE_OF = {
+    **dict.fromkeys(("DistributedManager", "PhysicsNeMoUndefinedGroupError",
+                     "PhysicsNeMoUninitializedDistributedManagerWarning"), "manager"),
+    **dict.fromkeys(("GroupError", "LaunchEnvironmentError", "MeshError", "UndefinedGroupError", "UninitializedError"), "errors"),
+    **dict.fromkeys(("ProcessGroupConfig", "ProcessGroupNode"), "config"),
+    **dict.fromkeys(("all_gather_v", "gather_v", "indexed_all_to_all_v", "scatter_v", "tie"), "autograd"),
+    **dict.fromkeys(("copy_to_parallel_region", "gather_from_parallel_region", "reduce_from_parallel_region",
+                     "scatter_to_parallel_region"), "mappings"),
+    **dict.fromkeys(("compute_split_shapes", "distributed_transpose", "fused_all_reduce", "mark_module_as_shared",
+                     "pad_helper", "reduce_loss", "truncate_helper", "unmark_module_as_shared"), "utils"),
+    **dict.fromkeys(("DistributedIRFFT2", "DistributedRFFT2"), "fft"),
+}
+
+__all__ = sorted(_MODULE_OF)
+
+
+def __getattr__(name):
+    module = _MODULE_OF.get(name)
+    if module is None:
+        raise AttributeError(f"module 'meshrun.distributed' has no attribute {name!r}")
+    import importlib
+
+    value = getattr(importlib.import_module(f".{module}", __name__), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__():
+    return sorted({*globals(), *_MODULE_OF})

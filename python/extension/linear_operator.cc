@@ -1,0 +1,48 @@
+#include "python/extension/linear_operator.h"
+
+#include <utility>
+
+#include "ATen/core/LegacyTypeDispatch.h"
+#include "ATen/core/grad_mode.h"
+#include "ATen/core/ivalue.h"
+#include "parallel/collectives/call/autograd_node.h"
+#include "torch/csrc/autograd/custom_function.h"
+
+namespace meshrun::python {
+namespace {
+
+struct KeptAdjoint : torch::CustomClassHolder {
+  explicit KeptAdjoint(Adjoint its_call) : call(std::move(its_call)) {}
+  const Adjoint call;
+};
+
+struct LinearNode : torch::autograd::Function<LinearNode> {
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& /*tensor*/,
+                            c10::function_ref<at::Tensor(bool)> forward,
+                            c10::function_ref<Adjoint(const at::Tensor&)> adjoint,
+                            const std::vector<at::Tensor>& saved) {
+    const at::AutoDispatchBelowADInplaceOrView below;
+    at::Tensor result = forward(true);
+    ctx->saved_data.emplace(
+        "adjoint", at::IValue::make_capsule(c10::make_intrusive<KeptAdjoint>(adjoint(result))));
+    if (!saved.empty()) ctx->save_for_backward(saved);
+    return result;
+  }
+  static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
+    const auto adjoint =
+        c10::static_intrusive_pointer_cast<KeptAdjoint>(ctx->saved_data.at("adjoint").toCapsule());
+    return only_first(adjoint->call(grads[0], ctx->get_saved_variables()));
+  }
+};
+
+}  // namespace
+
+at::Tensor linear(const at::Tensor& tensor, c10::function_ref<at::Tensor(bool)> forward,
+                  c10::function_ref<Adjoint(const at::Tensor&)> adjoint,
+                  const std::vector<at::Tensor>& saved) {
+  if (wants_gradient(tensor)) return LinearNode::apply(tensor, forward, adjoint, saved);
+  const at::AutoDispatchBelowADInplaceOrView below;
+  return forward(false);
+}
+
+}  // namespace meshrun::python

@@ -1,0 +1,26 @@
+// Gradients of operators that are linear in one tensor: the backward pass calls the adjoint, which
+// is made of operators too. So there are derivatives of any order, and torch.compile traces them.
+//
+// An undefined cotangent counts as zeros, because the other ranks need this rank's part.
+#pragma once
+
+#include <functional>
+#include <vector>
+
+#include "ATen/core/Tensor.h"
+#include "c10/util/FunctionRef.h"
+
+namespace meshrun::python {
+
+// From the cotangent to the gradient. `saved`: the tensors that linear() got to keep.
+using Adjoint =
+    std::function<at::Tensor(const at::Tensor& cotangent, const std::vector<at::Tensor>& saved)>;
+
+// Body of an Autograd kernel. `forward` calls the operator, below autograd, and gets whether this
+// rank makes a node. `adjoint` is asked for where it does, with the result.
+at::Tensor linear(const at::Tensor& tensor,
+                  c10::function_ref<at::Tensor(bool differentiable)> forward,
+                  c10::function_ref<Adjoint(const at::Tensor& result)> adjoint,
+                  const std::vector<at::Tensor>& saved = {});
+
+}  // namespace meshrun::python
