@@ -19,7 +19,7 @@ JobContext HereWith(const absl::Status& program) {
   return context;
 }
 
-std::string ErrorOf(const JobRequest& request) {
+std::string RequestErrorOf(const JobRequest& request) {
   const auto spec = SpecOf(request, HereWith(absl::OkStatus()));
   EXPECT_FALSE(spec.ok());
   return std::string(spec.status().message());
@@ -60,17 +60,17 @@ TEST(JobMessagesTest, APythonScriptThatCannotBeExecutedHasAnInterpreter) {
 }
 
 TEST(JobMessagesTest, AWrongRequestNamesTheField) {
-  EXPECT_THAT(ErrorOf({}), HasSubstr("command: it is empty"));
-  EXPECT_THAT(ErrorOf({.command = {"a"}, .fields = {{"node", "2"}}}),
+  EXPECT_THAT(RequestErrorOf({}), HasSubstr("command: it is empty"));
+  EXPECT_THAT(RequestErrorOf({.command = {"a"}, .fields = {{"node", "2"}}}),
               HasSubstr("did you mean 'nodes'?"));
-  EXPECT_THAT(ErrorOf({.command = {"a"}, .fields = {{"nodes", "x"}}}), HasSubstr("nodes"));
-  EXPECT_THAT(ErrorOf({.command = {"a"}, .fields = {{"nodes", "1"}, {"nodes", "2"}}}),
+  EXPECT_THAT(RequestErrorOf({.command = {"a"}, .fields = {{"nodes", "x"}}}), HasSubstr("nodes"));
+  EXPECT_THAT(RequestErrorOf({.command = {"a"}, .fields = {{"nodes", "1"}, {"nodes", "2"}}}),
               HasSubstr("nodes stands twice"));
-  EXPECT_THAT(ErrorOf({.command = {"a"}, .fields = {{"hold", "no"}}}),
+  EXPECT_THAT(RequestErrorOf({.command = {"a"}, .fields = {{"hold", "no"}}}),
               HasSubstr("hold: 'no': write true or false"));
-  EXPECT_THAT(ErrorOf({.command = {"a"}, .fields = {{"env", "A=b"}}}),
+  EXPECT_THAT(RequestErrorOf({.command = {"a"}, .fields = {{"env", "A=b"}}}),
               HasSubstr("JobRequest has a member for it"));
-  EXPECT_THAT(ErrorOf({.command = {"a"}, .env = {{"RANK", "1"}}}),
+  EXPECT_THAT(RequestErrorOf({.command = {"a"}, .env = {{"RANK", "1"}}}),
               HasSubstr("is set by meshrun for each rank"));
 }
 
