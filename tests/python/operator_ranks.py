@@ -15,6 +15,7 @@ import meshrun.torch
 import ranks
 from meshrun.distributed import autograd, fft, mappings, utils
 from meshrun.distributed.fused import fused_all_reduce
+from meshrun.torch._effects import COMMUNICATING
 
 ops = torch.ops.meshrun
 DTYPES = [torch.float32, torch.float64, torch.bfloat16, torch.complex64, torch.int64]
@@ -274,7 +275,7 @@ def wrong_calls(rank, size):
     refuse(lambda: autograd.all_gather_v(x, [3] * size, 2 if last else 0), "dim is 2")
     refuse(lambda: utils.all_gather_v_bwd_wrapper(x, [4 - last] * size, 1), "4")
     refuse(lambda: autograd.gather_v(x, [3] * size, 0, size if last else 0), f"dst is {size}")
-    refuse(lambda: autograd.scatter_v(x, [3] * size, 0, -1 if last else 0), "src is -1")
+    refuse(lambda: autograd.scatter_v(x, [3] + [0] * (size - 1), 0, -1 if last else 0), "src is -1")
     refuse(lambda: autograd.indexed_all_to_all_v(x, [torch.tensor([3 if last else 0])] * size, [[1] * size] * size), "3")
     refuse(lambda: autograd.indexed_all_to_all_v(x, [torch.tensor([0])] * size, [[1] * size] * (size - last)))
     refuse(lambda: utils.distributed_transpose(x, 0, 0 if last else 1), "dim0 and dim1 are both 0")
@@ -409,11 +410,6 @@ def others_count(rank, size):
     waits(lambda: fft.DistributedRFFT2.apply(torch.ones(4, 2), None, (0, 1), group=None))
 
 
-# Operators that return handles or numbers, or keep hooks.
-WITHOUT_TRACE = {"start_fused_all_reduce", "is_fused_completed", "wait_fused", "transpose_async", "transpose_sizes",
-                 "mark_as_shared", "unmark_as_shared", "reduce_loss"}
-
-
 def opchecks(rank, size):
     from torch.library import opcheck
 
@@ -456,8 +452,10 @@ def opchecks(rank, size):
             except Exception as error:
                 error.add_note(f"opcheck of {name}{tuple(rest)}")
                 raise
-    known = {name.split("::")[1].split(".")[0] for name in torch._C._dispatch_get_all_op_names() if name.startswith("meshrun::")}
-    assert known - WITHOUT_TRACE == {name for name, _ in cases}, known
+    assert set(COMMUNICATING) <= {name for name, _ in cases}, cases
+    for name in COMMUNICATING:
+        for key in ("CPU", "CUDA", "Meta", "Autograd"):
+            assert torch._C._dispatch_has_kernel_for_dispatch_key(f"meshrun::{name}", key), (name, key)
 
 
 def step(x, weight, sizes, rank):
@@ -531,9 +529,11 @@ CASES = [values, exchanges, gradients, maps, transforms, graphs_end_alike, wrong
 
 
 def spawned(rank, size, port, names):
+    """names: the cases to run, all by default; "-name" leaves one out."""
     ranks.join(rank, size, port)
+    wanted = [name for name in names if not name.startswith("-")]
     for case in CASES:
-        if names and case.__name__ not in names:
+        if wanted and case.__name__ not in wanted or f"-{case.__name__}" in names:
             continue
         noise = io.StringIO()
         began = time.monotonic()

@@ -41,6 +41,7 @@ if not _torch_package.distributed.is_available():
 from meshrun import _failures as _failures_of_ranks
 from meshrun import _torch as _extension
 from meshrun._torch_entry import register as _register
+from meshrun.torch import _effects
 
 import atexit as _atexit
 
