@@ -1,13 +1,16 @@
 """Progress of a rank: one datagram to the worker daemon, which the command and the pages show."""
 
+from __future__ import annotations
+
 import json
 import os
 import socket
+from typing import Any, Optional
 
-_socket = None
+_socket: Optional[socket.socket] = None
 
 
-def report(*, step=None, total_steps=None, loss=None, **values):
+def report(*, step: Optional[int] = None, total_steps: Optional[int] = None, loss: Any = None, **values: Any) -> None:
     """Tells meshrun how far this rank is: `meshrun.report(step=12, total_steps=100, loss=0.3)`.
 
     step and total_steps are integers, loss and all further values are numbers, for example a tensor of one element. It
@@ -16,7 +19,7 @@ def report(*, step=None, total_steps=None, loss=None, **values):
 
     With every step the daemon knows that the rank is alive: `meshrun run --hang-timeout` counts from the last one.
     """
-    said = {}
+    said: dict[str, float] = {}
     for name, value in {"step": step, "total_steps": total_steps}.items():
         if value is None:
             continue
@@ -30,7 +33,8 @@ def report(*, step=None, total_steps=None, loss=None, **values):
         if value is None:
             continue
         try:
-            said[name] = float(value)  # NaN too, as Python's json writes it
+            detach = getattr(value, "detach", None)  # torch warns where a tensor that needs gradients becomes a number
+            said[name] = float(detach() if callable(detach) else value)  # NaN too, as Python's json writes it
         except (TypeError, ValueError, RuntimeError) as error:
             raise TypeError(f"{name} is {value!r}, and must be a number") from error
     address = os.environ.get("MESHRUN_REPORT")
@@ -38,7 +42,7 @@ def report(*, step=None, total_steps=None, loss=None, **values):
         _send(address, json.dumps(said).encode())
 
 
-def _send(address, message):
+def _send(address: str, message: bytes) -> None:
     global _socket
     if _socket is None:
         _socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)

@@ -41,13 +41,16 @@ For FSDP2's sharded parameters use torch.distributed.checkpoint.
 
 Errors: torch.distributed.DistError and its subclasses from collectives; ElasticStoppedError, where the job was stopped while
 this rank waited for its next generation; CheckpointError's subclasses; RuntimeError for a call at the wrong moment; ValueError
-and TypeError for wrong arguments. The rules are those of the C++ library: docs/elastic_training.md.
+and TypeError for wrong arguments. The rules are those of the C++ library: docs/elastic.md; docs/python_training.md has Python's.
 """
+
+from __future__ import annotations
 
 import gc
 import os
-import sys
 import weakref
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Optional, Union
 
 import torch
 
@@ -70,7 +73,7 @@ __all__ = ["CheckpointDamagedError", "CheckpointDirectory", "CheckpointError", "
            "TrainingProgress"]
 
 
-def _tensors_of(module):
+def _tensors_of(module: torch.nn.Module) -> list[tuple[str, torch.Tensor, bool]]:
     """(name, tensor, is a parameter) of what state_dict() holds. Raises NotImplementedError for what lies in pieces."""
     persistent = module.state_dict(keep_vars=True).keys()
     found = [(name, value, True) for name, value in module.named_parameters()]
@@ -85,7 +88,9 @@ def _tensors_of(module):
 class _Keeper:
     """keep() of ElasticState and KeptValues."""
 
-    def keep(self, name, value, load=None):
+    _core: Any
+
+    def keep(self, name: str, value: Any, load: Optional[Callable[[bytes], object]] = None) -> None:
         """Adds a value to the state, by a name of the program's own. `value` is one of
 
         - a torch.Tensor that the program writes in place,
@@ -120,18 +125,18 @@ class _Keeper:
 class KeptValues(_Keeper):
     """What a checkpoint holds beside the model and the optimizer, in a training without an ElasticState."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         self._core = _extension.KeptValues()
 
 
 class TrainingProgress:
     """How far the run of a checkpoint was: `step` are done; `sampler`, what was saved with it."""
 
-    def __init__(self, step=0, sampler=None):
+    def __init__(self, step: int = 0, sampler: Optional[Mapping[str, str]] = None) -> None:
         self.step = step
         self.sampler = dict(sampler or {})
 
-    def __repr__(self):
+    def __repr__(self) -> str:
         return f"TrainingProgress(step={self.step}, sampler={self.sampler})"
 
 
@@ -146,16 +151,19 @@ class CheckpointDirectory:
     the same files that the C++ library writes, which Python's safetensors reads.
     """
 
-    def __init__(self, path, identity=None, keep=2, group=None):
+    def __init__(self, path: Union[str, os.PathLike[str]], identity: Optional[Mapping[str, object]] = None, keep: int = 2,
+                 group: Optional[torch.distributed.ProcessGroup] = None) -> None:
         name = None if group is None else group.group_name
         identity = {str(flag): str(value) for flag, value in (identity or {}).items()}
         self._core = _extension.CheckpointDirectory(os.fspath(path), identity, keep, name)
 
-    def save(self, module, optimizer, step, sampler=None, kept=None):
+    def save(self, module: torch.nn.Module, optimizer: torch.optim.Optimizer, step: int,
+             sampler: Optional[Mapping[str, str]] = None, kept: Optional[_Keeper] = None) -> None:
         """`step` steps are done. `sampler`: strings by name. `kept`: an ElasticState or KeptValues."""
         self._core.save(_tensors_of(module), OptimizerStates(optimizer), step, dict(sampler or {}), _view(kept))
 
-    def load(self, module, optimizer, kept=None):
+    def load(self, module: torch.nn.Module, optimizer: torch.optim.Optimizer,
+             kept: Optional[_Keeper] = None) -> Optional[TrainingProgress]:
         """The TrainingProgress of the newest complete checkpoint, which is then in module, optimizer and kept values; None
         where there is none."""
         progress = self._core.load(_tensors_of(module), OptimizerStates(optimizer), _view(kept))
@@ -177,14 +185,15 @@ class ElasticContext:
     absent).
     """
 
-    def __init__(self, on_joined=None, log=None):
+    def __init__(self, on_joined: Optional[Callable[[], object]] = None,
+                 log: Optional[Callable[[str], object]] = None) -> None:
         if not _DistributedManager.is_initialized():
             raise RuntimeError("ElasticContext needs a world: call DistributedManager.initialize() first")
-        self._states = weakref.WeakSet()
+        self._states: weakref.WeakSet[ElasticState] = weakref.WeakSet()
         self._on_joined = on_joined
         self._core = _extension.ElasticContext(self._joined, log)
 
-    def run(self, body, *args, **kwargs):
+    def run(self, body: Callable[..., object], *args: Any, **kwargs: Any) -> None:
         """Calls body(*args, **kwargs) in each world, until one of the calls has done the work. Returns None.
 
         The body makes whatever holds a process group: DistributedDataParallel, subgroups, its ElasticState. Only a loss of peers
@@ -197,21 +206,21 @@ class ElasticContext:
 
         self._core.run(work, self._left)
 
-    def at_end(self, act):
+    def at_end(self, act: Callable[[], object]) -> None:
         """For the body: `act` is called once, after the last barrier, before run() returns. It calls no collectives."""
         self._core.at_end(act)
 
     @property
-    def is_quiesce_wanted(self):
+    def is_quiesce_wanted(self) -> bool:
         """The coordinator wants the ranks to stand still at the end of a step; ranks hear of it at different times."""
         return self._core.is_quiesce_wanted
 
     @property
-    def is_save_wanted(self):
+    def is_save_wanted(self) -> bool:
         """It also wants a checkpoint first."""
         return self._core.is_save_wanted
 
-    def stand_still(self, step):
+    def stand_still(self, step: int) -> None:
         """Leaves the world after `step` steps, for the next one. Does not return. All ranks call it after the same step."""
         self._core.stand_still(step)
 
@@ -237,10 +246,10 @@ class _Update:
     def __init__(self, core):
         self._core = core
 
-    def __enter__(self):
+    def __enter__(self) -> None:
         self._core.begin_update()
 
-    def __exit__(self, kind, error, traceback):
+    def __exit__(self, kind: Any, error: Any, traceback: Any) -> None:
         self._core.end_update(kind is None)
 
 
@@ -249,40 +258,40 @@ class ElasticState(_Keeper):
     program keeps beside them, and the number of steps done. A world has one, made in the body of ElasticContext.run().
     """
 
-    def __init__(self, context, module, optimizer):
+    def __init__(self, context: ElasticContext, module: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
         self._module = module
         self._tensors = _tensors_of(module)
         self._core = _extension.ElasticState(context._core, self._tensors, OptimizerStates(optimizer))
         context._states.add(self)
 
-    def seed_each_step(self, seed, stream=None):
+    def seed_each_step(self, seed: int, stream: Optional[int] = None) -> None:
         """From now on torch's default generators are seeded at the beginning of each step of steps(), as a pure function of
         (seed, step, rank), so that every rank draws what an undisturbed run would have drawn. Where several ranks must draw
         alike give their common `stream` in place of the rank."""
         self._core.seed_each_step(seed, stream)
 
-    def seed_step(self, step):
+    def seed_step(self, step: int) -> None:
         """The same for one step, in a loop of the program's own. Raises without seed_each_step()."""
         self._core.seed_step(step)
 
-    def restore(self):
+    def restore(self) -> Optional[int]:
         """Collective: all ranks take the state of the one that has done most steps. Returns that number; None where no rank
         has a state, and nothing is changed. Comes before the first step."""
         return self._core.restore()
 
-    def update(self):
+    def update(self) -> _Update:
         """`with state.update(): optimizer.step()`: the state changes in this block alone, and one more step is done when it
         ends. A collective in it raises RuntimeError. An exception leaves the block, and the state counts as half-done until
         commit()."""
         self._check_tensors()
         return _Update(self._core)
 
-    def commit(self, steps):
+    def commit(self, steps: int) -> None:
         """`steps` are done, and the state is whole as it is now."""
         self._check_tensors()
         self._core.commit(steps)
 
-    def steps(self, first, last, agree_every=10):
+    def steps(self, first: int, last: int, agree_every: int = 10) -> Iterator[int]:
         """Steps first to last - 1; `first` are done when the loop begins. After every `agree_every` steps the ranks agree
         whether the coordinator wants them to stand still."""
         return self._core.steps(first, last, agree_every)
@@ -310,15 +319,15 @@ class EpochSampler:
     _FIRST = -4658895280553007687
     _SECOND = -7723592293110705685
 
-    def __init__(self, samples, seed=0):
+    def __init__(self, samples: int, seed: int = 0) -> None:
         if samples < 1:
             raise ValueError(f"there are {samples} samples to draw batches from")
         self.samples = samples
         self.seed = seed
-        self._epoch = None
-        self._order = None
+        self._epoch: Optional[int] = None
+        self._order: Optional[torch.Tensor] = None
 
-    def batch(self, step, batch_size):
+    def batch(self, step: int, batch_size: int) -> torch.Tensor:
         """The global batch of `step`: int64, of batch_size indices."""
         if step < 0 or batch_size < 1:
             raise ValueError(f"batch(step={step}, batch_size={batch_size}): steps begin at 0, and a batch has at least 1 sample")
@@ -331,7 +340,8 @@ class EpochSampler:
             begin += count
         return torch.cat(parts)
 
-    def local_batch(self, step, batch_size, rank=None, world_size=None):
+    def local_batch(self, step: int, batch_size: int, rank: Optional[int] = None,
+                    world_size: Optional[int] = None) -> torch.Tensor:
         """This rank's piece of it. Where batch_size does not divide, the first ranks have one sample more: then scale the loss by
         len(piece) * world_size / batch_size, because DistributedDataParallel averages over ranks, not over samples."""
         if rank is None or world_size is None:
@@ -341,7 +351,8 @@ class EpochSampler:
         begin = rank * whole + min(rank, more)
         return self.batch(step, batch_size)[begin:begin + whole + (rank < more)]
 
-    def local_batches(self, first, last, batch_size, rank=None, world_size=None):
+    def local_batches(self, first: int, last: int, batch_size: int, rank: Optional[int] = None,
+                      world_size: Optional[int] = None) -> list[list[int]]:
         """A batch_sampler for torch.utils.data.DataLoader: this rank's pieces of the steps first to last - 1, as lists."""
         return [self.local_batch(step, batch_size, rank, world_size).tolist() for step in range(first, last)]
 
