@@ -3,6 +3,8 @@
 //
 // `sizes` of the indexed operators: the table of the C++ function, row after row. A call makes its
 // plan anew, the backward pass too.
+#include <algorithm>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -73,8 +75,9 @@ std::vector<std::vector<int64_t>> table_of(IntArrayRef sizes, int world) {
   return rows;
 }
 
-Tensor indexed_all_to_all_v(const Tensor& tensor, TensorList indices, IntArrayRef sizes,
-                            bool use_fp32, int64_t dim, string_view name, bool differentiable) {
+Tensor indexed_all_to_all_v_kernel(const Tensor& tensor, TensorList indices, IntArrayRef sizes,
+                                   bool use_fp32, int64_t dim, string_view name,
+                                   bool differentiable) {
   const c10::NoGradGuard no_grad;
   const GroupHandle group = group_named(name);
   int64_t front = dim;
@@ -85,18 +88,18 @@ Tensor indexed_all_to_all_v(const Tensor& tensor, TensorList indices, IntArrayRe
   return indexed_all_to_all(tensor, plan.state(), use_fp32, dim, {.requires_grad = differentiable});
 }
 
-Tensor indexed_all_to_all_v_reverse(const Tensor& tensor, TensorList indices, IntArrayRef sizes,
-                                    int64_t extent, bool use_fp32, int64_t dim, string_view name,
-                                    bool differentiable) {
+Tensor indexed_all_to_all_v_reverse_kernel(const Tensor& tensor, TensorList indices,
+                                           IntArrayRef sizes, int64_t extent, bool use_fp32,
+                                           int64_t dim, string_view name, bool differentiable) {
   const c10::NoGradGuard no_grad;
   const GroupHandle group = group_named(name);
   const IndexedAllToAllPlan plan(indices.vec(), table_of(sizes, group->getSize()), extent, group);
   return indexed_all_to_all_reverse(tensor, plan.state(), use_fp32, dim, differentiable);
 }
 
-Tensor distributed_transpose(const Tensor& tensor, int64_t dim0, int64_t dim1,
-                             OptionalIntArrayRef dim1_sizes, string_view name,
-                             bool differentiable) {
+Tensor distributed_transpose_kernel(const Tensor& tensor, int64_t dim0, int64_t dim1,
+                                    OptionalIntArrayRef dim1_sizes, string_view name,
+                                    bool differentiable) {
   const c10::NoGradGuard no_grad;
   std::optional<std::vector<int64_t>> sizes;
   if (dim1_sizes.has_value()) sizes = dim1_sizes->vec();
@@ -104,9 +107,9 @@ Tensor distributed_transpose(const Tensor& tensor, int64_t dim0, int64_t dim1,
   return launch(*collective, tensor, {.requires_grad = differentiable});
 }
 
-Tensor distributed_transpose_adjoint(const Tensor& tensor, int64_t dim0, int64_t dim1,
-                                     IntArrayRef dim1_sizes, int64_t dim0_extent, string_view name,
-                                     bool differentiable) {
+Tensor distributed_transpose_adjoint_kernel(const Tensor& tensor, int64_t dim0, int64_t dim1,
+                                            IntArrayRef dim1_sizes, int64_t dim0_extent,
+                                            string_view name, bool differentiable) {
   const c10::NoGradGuard no_grad;
   const CollectivePtr collective = make_collective(group_named(name));
   CollectiveSpec& spec = collective->spec;
@@ -303,8 +306,8 @@ TORCH_LIBRARY_FRAGMENT(meshrun, m) {
     m.impl("distributed_transpose_adjoint", TORCH_FN(distributed_transpose_adjoint##suffix)); \
   }
 
-MESHRUN_KERNELS(CPU, )
-MESHRUN_KERNELS(CUDA, )
+MESHRUN_KERNELS(CPU, _kernel)
+MESHRUN_KERNELS(CUDA, _kernel)
 MESHRUN_KERNELS(Meta, _meta)
 MESHRUN_KERNELS(Autograd, _autograd)
 

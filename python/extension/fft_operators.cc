@@ -7,6 +7,7 @@
 //
 // A traced call cannot ask the other ranks, so that s or input_sizes has to tell the extent that is
 // split.
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -87,9 +88,9 @@ Tensor planes_last(const Tensor& result, IntArrayRef dim) {
 // CPU and CUDA.
 
 template <Direction kDirection>
-Tensor transform(const Tensor& input, OptionalIntArrayRef s, IntArrayRef dim, string_view norm,
-                 OptionalIntArrayRef input_sizes, OptionalIntArrayRef output_sizes,
-                 string_view group) {
+Tensor transform_kernel(const Tensor& input, OptionalIntArrayRef s, IntArrayRef dim,
+                        string_view norm, OptionalIntArrayRef input_sizes,
+                        OptionalIntArrayRef output_sizes, string_view group) {
   const c10::NoGradGuard no_grad;
   const FftOptions options = options_of(s, dim, norm, input_sizes, output_sizes, group);
   return planes_last(kDirection == Direction::kForward ? distributed_rfft2(input, options)
@@ -106,9 +107,9 @@ bool read_dims(IntArrayRef dim, int64_t ndim, int64_t& dim0, int64_t& dim1) {
 }
 
 template <Direction kDirection>
-Tensor adjoint(const Tensor& cotangent, IntArrayRef extents, OptionalIntArrayRef s, IntArrayRef dim,
-               string_view norm, OptionalIntArrayRef input_sizes, OptionalIntArrayRef output_sizes,
-               string_view group) {
+Tensor adjoint_kernel(const Tensor& cotangent, IntArrayRef extents, OptionalIntArrayRef s,
+                      IntArrayRef dim, string_view norm, OptionalIntArrayRef input_sizes,
+                      OptionalIntArrayRef output_sizes, string_view group) {
   constexpr bool is_forward = kDirection == Direction::kForward;
   const c10::NoGradGuard no_grad;
   const FftOptions options = options_of(s, dim, norm, input_sizes, output_sizes, group);
@@ -327,16 +328,16 @@ TORCH_LIBRARY_FRAGMENT(meshrun, m) {
 }
 
 TORCH_LIBRARY_IMPL(meshrun, CPU, m) {
-  m.impl("rfft2", TORCH_FN(transform<kForward>));
-  m.impl("irfft2", TORCH_FN(transform<kInverse>));
-  m.impl("rfft2_adjoint", TORCH_FN(adjoint<kForward>));
-  m.impl("irfft2_adjoint", TORCH_FN(adjoint<kInverse>));
+  m.impl("rfft2", TORCH_FN(transform_kernel<kForward>));
+  m.impl("irfft2", TORCH_FN(transform_kernel<kInverse>));
+  m.impl("rfft2_adjoint", TORCH_FN(adjoint_kernel<kForward>));
+  m.impl("irfft2_adjoint", TORCH_FN(adjoint_kernel<kInverse>));
 }
 TORCH_LIBRARY_IMPL(meshrun, CUDA, m) {
-  m.impl("rfft2", TORCH_FN(transform<kForward>));
-  m.impl("irfft2", TORCH_FN(transform<kInverse>));
-  m.impl("rfft2_adjoint", TORCH_FN(adjoint<kForward>));
-  m.impl("irfft2_adjoint", TORCH_FN(adjoint<kInverse>));
+  m.impl("rfft2", TORCH_FN(transform_kernel<kForward>));
+  m.impl("irfft2", TORCH_FN(transform_kernel<kInverse>));
+  m.impl("rfft2_adjoint", TORCH_FN(adjoint_kernel<kForward>));
+  m.impl("irfft2_adjoint", TORCH_FN(adjoint_kernel<kInverse>));
 }
 TORCH_LIBRARY_IMPL(meshrun, Meta, m) {
   m.impl("rfft2", TORCH_FN(rfft2_meta));

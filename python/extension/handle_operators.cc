@@ -83,8 +83,8 @@ std::vector<int64_t> transpose_sizes(const Tensor& tensor, int64_t dim0, int64_t
 std::tuple<Tensor, c10::intrusive_ptr<c10d::Work>> transpose_async(
     const Tensor& tensor, int64_t dim0, int64_t dim1, const std::vector<int64_t>& dim1_sizes,
     const std::string& group) {
-  auto [result, work] =
-      distributed_transpose(tensor, dim0, dim1, group_named(group), /*async_op=*/true, dim1_sizes);
+  auto [result, work] = meshrun::distributed_transpose(tensor, dim0, dim1, group_named(group),
+                                                       /*async_op=*/true, dim1_sizes);
   return {std::move(result), std::move(work)};
 }
 
@@ -124,7 +124,7 @@ void unmark_as_shared(const std::vector<std::string>& names,
 }
 
 std::optional<double> reduced_loss(double loss, int64_t dst_rank, bool mean) {
-  return reduce_loss(loss, dst_rank, mean);
+  return meshrun::reduce_loss(loss, dst_rank, mean);
 }
 
 }  // namespace

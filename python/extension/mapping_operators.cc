@@ -3,6 +3,7 @@
 // and a trace shows those.
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "ATen/core/grad_mode.h"
@@ -27,12 +28,6 @@ const auto& reduce_from_operator() {
   static const auto found = find_operator<Function>("meshrun::reduce_from_parallel_region");
   return found;
 }
-const auto& all_gather_v_operator() {
-  using Function = Tensor(const Tensor&, OptionalSymIntArrayRef, int64_t, bool, string_view, bool);
-  static const auto found = find_operator<Function>("meshrun::all_gather_v");
-  return found;
-}
-
 Tensor reduce_from(const Tensor& input, string_view group, bool use_fp32) {
   const c10::NoGradGuard no_grad;
   CollectiveSpec spec;

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <string>
+#include <utility>
 
 #include "ATen/WrapDimUtils.h"
 #include "c10/util/Exception.h"

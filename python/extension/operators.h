@@ -17,6 +17,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string_view>
 #include <vector>
 
@@ -68,5 +69,11 @@ template <typename Function>
 c10::TypedOperatorHandle<Function> find_operator(const char* name) {
   return c10::Dispatcher::singleton().findSchemaOrThrow(name, "").typed<Function>();
 }
+
+// all_gather_v, which the mappings use too, and reduce_scatter_v.
+using SymmetricOperator = at::Tensor(const at::Tensor& tensor, at::OptionalSymIntArrayRef sizes,
+                                     int64_t dim, bool use_fp32, std::string_view group,
+                                     bool differentiable);
+const c10::TypedOperatorHandle<SymmetricOperator>& all_gather_v_operator();
 
 }  // namespace meshrun::python

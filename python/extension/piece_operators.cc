@@ -24,16 +24,9 @@ using at::Tensor;
 using std::string_view;
 using Saved = const std::vector<Tensor>&;
 
-// all_gather_v and reduce_scatter_v; gather_v and scatter_v.
-using SymmetricOperator = Tensor(const Tensor&, OptionalSymIntArrayRef, int64_t, bool, string_view,
-                                 bool);
 using RootedOperator = Tensor(const Tensor&, OptionalSymIntArrayRef, int64_t, int64_t, string_view,
                               bool);
 
-const auto& all_gather_v_operator() {
-  static const auto found = find_operator<SymmetricOperator>("meshrun::all_gather_v");
-  return found;
-}
 const auto& reduce_scatter_v_operator() {
   static const auto found = find_operator<SymmetricOperator>("meshrun::reduce_scatter_v");
   return found;
@@ -54,29 +47,29 @@ Tensor run(const CollectivePtr& collective, const Tensor& tensor, bool different
 
 // CPU and CUDA.
 
-Tensor all_gather_v(const Tensor& tensor, OptionalIntArrayRef sizes, int64_t dim, bool use_fp32,
-                    string_view name, bool differentiable) {
+Tensor all_gather_v_kernel(const Tensor& tensor, OptionalIntArrayRef sizes, int64_t dim,
+                           bool use_fp32, string_view name, bool differentiable) {
   const GroupHandle group = group_named(name);
   const Sizes pieces = sizes_of(sizes, tensor.dim(), group->getSize());
   return run(make_all_gather(tensor, pieces, dim, use_fp32, group), tensor, differentiable);
 }
 
-Tensor reduce_scatter_v(const Tensor& tensor, OptionalIntArrayRef sizes, int64_t dim, bool use_fp32,
-                        string_view name, bool differentiable) {
+Tensor reduce_scatter_v_kernel(const Tensor& tensor, OptionalIntArrayRef sizes, int64_t dim,
+                               bool use_fp32, string_view name, bool differentiable) {
   const GroupHandle group = group_named(name);
   const Sizes pieces = sizes_of(sizes, tensor.dim(), group->getSize());
   return run(make_reduce_scatter(tensor, pieces, dim, use_fp32, group), tensor, differentiable);
 }
 
-Tensor gather_v(const Tensor& tensor, OptionalIntArrayRef sizes, int64_t dim, int64_t dst,
-                string_view name, bool differentiable) {
+Tensor gather_v_kernel(const Tensor& tensor, OptionalIntArrayRef sizes, int64_t dim, int64_t dst,
+                       string_view name, bool differentiable) {
   const GroupHandle group = group_named(name);
   const Sizes pieces = sizes_of(sizes, tensor.dim(), group->getSize());
   return run(make_gather(tensor, pieces, dim, dst, group), tensor, differentiable);
 }
 
-Tensor scatter_v(const Tensor& tensor, OptionalIntArrayRef sizes, int64_t dim, int64_t src,
-                 string_view name, bool differentiable) {
+Tensor scatter_v_kernel(const Tensor& tensor, OptionalIntArrayRef sizes, int64_t dim, int64_t src,
+                        string_view name, bool differentiable) {
   const GroupHandle group = group_named(name);
   const Sizes pieces = sizes_of(sizes, tensor.dim(), group->getSize());
   return run(make_scatter(tensor, pieces, dim, src, group), tensor, differentiable);
@@ -219,6 +212,11 @@ Tensor scatter_v_autograd(const Tensor& tensor, OptionalSymIntArrayRef sizes, in
 
 }  // namespace
 
+const c10::TypedOperatorHandle<SymmetricOperator>& all_gather_v_operator() {
+  static const auto found = find_operator<SymmetricOperator>("meshrun::all_gather_v");
+  return found;
+}
+
 TORCH_LIBRARY_FRAGMENT(meshrun, m) {
   m.def(
       "all_gather_v(Tensor tensor, SymInt[]? sizes=None, int dim=0, bool use_fp32=True, "
@@ -246,8 +244,8 @@ TORCH_LIBRARY_FRAGMENT(meshrun, m) {
     m.impl("scatter_v", TORCH_FN(scatter_v##suffix));               \
   }
 
-MESHRUN_KERNELS(CPU, )
-MESHRUN_KERNELS(CUDA, )
+MESHRUN_KERNELS(CPU, _kernel)
+MESHRUN_KERNELS(CUDA, _kernel)
 MESHRUN_KERNELS(Meta, _meta)
 MESHRUN_KERNELS(Autograd, _autograd)
 
