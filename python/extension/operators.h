@@ -7,10 +7,11 @@
 //
 // Arguments that all have:
 //   group           name of a c10d group (ProcessGroup.group_name); "": torch.distributed's default
-//   sizes           extents by rank along `dim`, or the ranks' full shapes one after another; absent:
-//                   all pieces are as large as this rank's
-//   differentiable  whether this rank has a node for the call, which the ranks compare. The Autograd
-//                   kernels set it, and traced graphs keep it: compiled and eager ranks agree
+//   sizes           extents by rank along `dim`, or the ranks' full shapes one after another;
+//                   absent: all pieces are as large as this rank's
+//   differentiable  whether this rank has a node for the call, which the ranks compare. The
+//                   Autograd kernels set it, and traced graphs keep it: compiled and eager ranks
+//                   agree
 //
 // Errors: those of the C++ functions, on every rank. Meta kernels raise on this rank alone; the
 // shapes that they are asked for are the program's.

@@ -7,9 +7,9 @@ from torch.distributed import distributed_c10d
 def group_name(group=None):
     """c10d's name of a group, as the operators torch.ops.meshrun.* take it.
 
-    group: a torch.distributed.ProcessGroup; the name of a group of DistributedManager, or c10d's own name of a group; None
-    for torch.distributed's default group. Raises ValueError where there is no default group, TypeError for anything else;
-    the manager raises where it has no group of that name.
+    group: a torch.distributed.ProcessGroup; the name of a group of DistributedManager, or c10d's own name of a group;
+    None for torch.distributed's default group. Raises ValueError where there is no default group, TypeError for
+    anything else; the manager raises where it has no group of that name.
     """
     if group is None:
         return distributed_c10d._get_default_group().group_name
@@ -44,6 +44,6 @@ def _manager():
     return DistributedManager() if DistributedManager.is_initialized() else None
 
 
-# torch.compile calls it once and keeps the answer, as it does for a ProcessGroup: a traced program has its groups inside.
-# The decorator torch.compiler.assume_constant_result imports all of torch._dynamo.
+# torch.compile calls it once and keeps the answer, as it does for a ProcessGroup: a traced program has its groups
+# inside. The decorator torch.compiler.assume_constant_result imports all of torch._dynamo.
 _name_of_named._dynamo_marked_constant = True

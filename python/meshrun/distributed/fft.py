@@ -3,10 +3,10 @@
     spectrum = DistributedRFFT2.apply(field, None, (-2, -1), "ortho")         # columns in, rows out
     again = DistributedIRFFT2.apply(spectrum, (height, width), (-2, -1), "ortho")
 
-Equals torch.fft.rfft2 and irfft2 of the unsharded tensor. With dim = (d0, d1) the real side has all rows along d0 and this
-rank's piece of the columns along d1; the spectrum has this rank's piece of s[0] rows along d0 and s[1] // 2 + 1 columns
-along d1. Pieces that come in may be uneven or empty; those that go out are compute_split_shapes' unless output_sizes says
-otherwise.
+Equals torch.fft.rfft2 and irfft2 of the unsharded tensor. With dim = (d0, d1) the real side has all rows along d0 and
+this rank's piece of the columns along d1; the spectrum has this rank's piece of s[0] rows along d0 and s[1] // 2 + 1
+columns along d1. Pieces that come in may be uneven or empty; those that go out are compute_split_shapes' unless
+output_sizes says otherwise.
 """
 
 import torch
@@ -36,10 +36,10 @@ class DistributedRFFT2:
         """x: float32 or float64; complex64 or complex128 comes out.
 
         s: extents of the transform, (None, None) or None for the field's: it is cut or padded with zeros at its end.
-        norm: "ortho", "backward" or "forward". input_sizes: the ranks' pieces along dim[1]; without it they tell each other,
-        in one message. torch.compile needs s[1] or input_sizes. group: a group, its name, or None for the world.
-        Backward: the exact adjoint, of any order, for every norm and s; on all ranks of the group or on none.
-        Raises ValueError on every rank. Source: physicsnemo.distributed.fft.DistributedRFFT2, for sizes that divide.
+        norm: "ortho", "backward" or "forward". input_sizes: the ranks' pieces along dim[1]; without it they tell each
+        other, in one message. torch.compile needs s[1] or input_sizes. group: a group, its name, or None for the world.
+        Backward: the exact adjoint, of any order, for every norm and s; on all ranks of the group or on none. Raises
+        ValueError on every rank. Source: physicsnemo.distributed.fft.DistributedRFFT2, for sizes that divide.
         """
         return _transform(_ops.rfft2, x, s, dim, norm, group, input_sizes, output_sizes)
 

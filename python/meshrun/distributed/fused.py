@@ -12,7 +12,8 @@ _ops = torch.ops.meshrun
 
 
 class FusedAllReduceWork:
-    """Handle of an asynchronous fused_all_reduce. wait() fills the result's tensors, which hold this rank's values before."""
+    """Handle of an asynchronous fused_all_reduce. wait() fills the result's tensors, which hold this rank's values
+    before."""
 
     def __init__(self, handle, results):
         self._handle, self._results = handle, results
@@ -59,10 +60,10 @@ def fused_all_reduce(tensors, *, op=dist.ReduceOp.SUM, group=None, buffer_dtype=
     structure: shapes, dtypes and devices as given, detached, in new memory. With async_op (structure, work).
     op: SUM, AVG, MIN or MAX. weight: with AVG, this rank's weight; sum(weight * x) / sum(weight).
     Floating-point and complex tensors are reduced in their common type, at least float32; integers in theirs, exactly;
-    integers mixed with floats are a ValueError unless buffer_dtype names the type to reduce in. device: where the tensors
-    are brought for the reduction; by default they stay. No gradient.
-    In a group of one rank, or outside any group: copies. Raises ValueError on every rank where a call is wrong or differs;
-    TypeError for other structures, on this rank. Source: physicsnemo.distributed.fused_all_reduce.
+    integers mixed with floats are a ValueError unless buffer_dtype names the type to reduce in. device: where the
+    tensors are brought for the reduction; by default they stay. No gradient. In a group of one rank, or outside any
+    group: copies. Raises ValueError on every rank where a call is wrong or differs; TypeError for other structures, on
+    this rank. Source: physicsnemo.distributed.fused_all_reduce.
     """
     found = []
     rebuild = _leaves(tensors, (), found)

@@ -7,10 +7,11 @@ pieces of it. The names and argument order are those of physicsnemo.distributed.
     scatter_to_parallel_region   this rank's piece             all pieces gathered
     gather_from_parallel_region  all pieces gathered           this rank's piece
 
-Gradients follow one convention: where all ranks hold the same tensor they also hold the same cotangent, each rank all of it,
-and nothing is summed. No map changes its input. The result of copy_to shares the input's memory, the others are new. float16
-and bfloat16 are added in float32. Derivatives of any order. A backward pass with communication (copy_to, scatter_to) runs on
-all ranks of the group or on none. Errors where the ranks communicate: ValueError on every rank; else on this one.
+Gradients follow one convention: where all ranks hold the same tensor they also hold the same cotangent, each rank all
+of it, and nothing is summed. No map changes its input. The result of copy_to shares the input's memory, the others are
+new. float16 and bfloat16 are added in float32. Derivatives of any order. A backward pass with communication (copy_to,
+scatter_to) runs on all ranks of the group or on none. Errors where the ranks communicate: ValueError on every rank;
+else on this one.
 """
 
 import torch

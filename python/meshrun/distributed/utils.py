@@ -1,7 +1,8 @@
 """Collectives on uneven pieces without gradients, padding, and the small functions around them.
 
-The names, argument order and defaults are those of physicsnemo.distributed.utils. `group` is a ProcessGroup, a group's name
-or None for the world (see _groups.py). `sizes` are the ranks' extents along `dim`, or their full shapes, in rank order.
+The names, argument order and defaults are those of physicsnemo.distributed.utils. `group` is a ProcessGroup, a group's
+name or None for the world (see _groups.py). `sizes` are the ranks' extents along `dim`, or their full shapes, in rank
+order.
 
 Ranks compare their calls before anything moves: a wrong argument on one rank is a ValueError on all ranks of the group,
 with one sentence. All ranks of a group make its calls in the same order.
@@ -17,8 +18,8 @@ _ops = torch.ops.meshrun
 
 __all__ = ["all_gather_v_bwd_wrapper", "all_gather_v_wrapper", "compute_split_shapes", "distributed_transpose",
            "fused_all_reduce", "gather_v_wrapper", "get_memory_format", "indexed_all_to_all_v_wrapper",
-           "indexed_all_to_all_v_wrapper_bwd", "mark_module_as_shared", "pad_helper", "reduce_loss", "scatter_v_wrapper",
-           "split_tensor_along_dim", "truncate_helper", "unmark_module_as_shared"]
+           "indexed_all_to_all_v_wrapper_bwd", "mark_module_as_shared", "pad_helper", "reduce_loss",
+           "scatter_v_wrapper", "split_tensor_along_dim", "truncate_helper", "unmark_module_as_shared"]
 
 
 def _flat(sizes):
@@ -45,9 +46,9 @@ def _wrapped(dim, ndim, caller):
 def compute_split_shapes(size, num_chunks):
     """The sizes of the pieces that `num_chunks` ranks hold of a dimension of `size`, in rank order.
 
-    Every piece but the last has ceil(size / num_chunks) elements and the last one the rest; if that leaves nothing for the
-    last one, the others have floor(size / num_chunks). Pieces may be empty: 3 in 4 is [0, 0, 0, 3].
-    Raises ValueError for a negative size or no chunks. Source: physicsnemo.distributed.utils.compute_split_shapes.
+    Every piece but the last has ceil(size / num_chunks) elements and the last one the rest; if that leaves nothing for
+    the last one, the others have floor(size / num_chunks). Pieces may be empty: 3 in 4 is [0, 0, 0, 3]. Raises
+    ValueError for a negative size or no chunks. Source: physicsnemo.distributed.utils.compute_split_shapes.
     """
     if num_chunks < 1 or size < 0:
         raise ValueError(f"compute_split_shapes: size {size} cannot be cut into {num_chunks} pieces")
@@ -72,11 +73,11 @@ def get_memory_format(tensor):
 def pad_helper(tensor, dim, new_size, mode="zero"):
     """`tensor` with `new_size` along `dim`, padded at the end.
 
-    mode "zero": with zeros. "conj": with the conjugates that complete the half of a spectrum that a transform of real data
-    yields: element new_size - k is the conjugate of element k, along `dim` alone; at most 2 * size - 1 elements.
-    Any dtype; the result has it. Backward: PyTorch's. Nothing is sent. Raises ValueError where new_size is smaller than the
-    size or too large for "conj", or mode is unknown; IndexError for a dim out of range.
-    Source: physicsnemo.distributed.utils.pad_helper, which pads the last dimension whatever `dim` says.
+    mode "zero": with zeros. "conj": with the conjugates that complete the half of a spectrum that a transform of real
+    data yields: element new_size - k is the conjugate of element k, along `dim` alone; at most 2 * size - 1 elements.
+    Any dtype; the result has it. Backward: PyTorch's. Nothing is sent. Raises ValueError where new_size is smaller than
+    the size or too large for "conj", or mode is unknown; IndexError for a dim out of range. Source:
+    physicsnemo.distributed.utils.pad_helper, which pads the last dimension whatever `dim` says.
     """
     dim = _wrapped(dim, tensor.dim(), "pad_helper")
     if mode not in ("zero", "conj"):
@@ -106,7 +107,8 @@ def truncate_helper(tensor, dim, new_size):
     dim = _wrapped(dim, tensor.dim(), "truncate_helper")
     size = tensor.shape[dim]
     if not 0 <= new_size <= size:
-        raise ValueError(f"truncate_helper: dim {dim} has size {size} and cannot be truncated to {new_size}; see pad_helper")
+        raise ValueError(f"truncate_helper: dim {dim} has size {size} and cannot be truncated to {new_size}; "
+                         "see pad_helper")
     return tensor if new_size == size else tensor.narrow(dim, 0, new_size).contiguous()
 
 
@@ -129,8 +131,9 @@ def all_gather_v_wrapper(tensor, sizes=None, dim=0, group=None):
 def all_gather_v_bwd_wrapper(tensor, sizes, dim=0, use_fp32=True, group=None):
     """What all_gather_v does backward, without a gradient: this rank's slice of the sum of all ranks' tensors.
 
-    tensor: of one shape on all ranks, sum(sizes) along dim, of a dtype that is added. Returns sizes[rank] along dim. Sums
-    are in rank order, so the same bits in every run; float16 and bfloat16 are added in float32 unless use_fp32 is False.
+    tensor: of one shape on all ranks, sum(sizes) along dim, of a dtype that is added. Returns sizes[rank] along dim.
+    Sums are in rank order, so the same bits in every run; float16 and bfloat16 are added in float32 unless use_fp32 is
+    False.
     """
     return _ops.reduce_scatter_v(tensor, _flat(sizes), dim, use_fp32, group_name(group))
 
@@ -157,8 +160,8 @@ def indexed_all_to_all_v_wrapper(tensor, indices, sizes, dim=0, group=None):
 def indexed_all_to_all_v_wrapper_bwd(tensor, indices, sizes, tensor_size_along_dim, use_fp32=True, dim=0, group=None):
     """What indexed_all_to_all_v does backward, without a gradient: slices travel back and are added up.
 
-    tensor: of the forward result's shape. Returns tensor_size_along_dim along dim; slices that were never sent are zero.
-    Slices are added in the order of the send list, so the same bits in every run.
+    tensor: of the forward result's shape. Returns tensor_size_along_dim along dim; slices that were never sent are
+    zero. Slices are added in the order of the send list, so the same bits in every run.
     """
     return _ops.indexed_all_to_all_v_reverse(tensor, list(indices), _flat(sizes), tensor_size_along_dim, use_fp32, dim,
                                              group_name(group))
@@ -172,11 +175,11 @@ def distributed_transpose(tensor, dim0, dim1, group=None, async_op=False, *, dim
 
     tensor: all of dim0 and this rank's piece of dim1, of any extent, also 0; equal beside them; any dtype.
     Returns (pieces, work). pieces[r], of what rank r holds: this rank's compute_split_shapes piece of dim0 and rank r's
-    extent along dim1. They are views of one tensor that has them side by side along dim1. work: None, or with async_op the
-    Work to wait for before they are read.
-    dim1_sizes: the ranks' extents along dim1. Without it the ranks tell each other, one number each; torch.compile needs it.
-    Backward: the transpose back, of any order, on all ranks of the group or on none. With async_op: none.
-    Raises ValueError on every rank. Source: physicsnemo.distributed.utils.distributed_transpose, for equal extents only.
+    extent along dim1. They are views of one tensor that has them side by side along dim1. work: None, or with async_op
+    the Work to wait for before they are read. dim1_sizes: the ranks' extents along dim1. Without it the ranks tell each
+    other, one number each; torch.compile needs it. Backward: the transpose back, of any order, on all ranks of the
+    group or on none. With async_op: none. Raises ValueError on every rank. Source:
+    physicsnemo.distributed.utils.distributed_transpose, for equal extents only.
     """
     name = group_name(group)
     sizes = _ops.transpose_sizes(tensor, dim0, dim1, name) if dim1_sizes is None else _flat(dim1_sizes)
@@ -192,17 +195,17 @@ def _named_parameters(module, recurse):
 
 
 def mark_module_as_shared(module, process_group, recurse=True, use_fp32_reduction=True):
-    """Marks a module's parameters as shared by the ranks of a group, each of which feeds it other data. Returns `module`.
+    """Marks a module's parameters as shared by the ranks of a group, each of which feeds it other data. Returns
+    `module`.
 
     After each backward pass the parameters' gradients are summed over the group: what the pass has added to them, in
-    buckets; what they held before stays, so gradients accumulate. A parameter that a rank's pass does not reach counts as
-    zero there. All ranks mark equal modules in the same order, and run backward passes together.
-    process_group: a group, its name, or None for the world. recurse: the submodules' parameters too. use_fp32_reduction:
-    16-bit gradients are added in float32.
-    A post-accumulate hook that the program registers on a parameter later takes the mark's place.
-    Raises RuntimeError on every rank where a parameter is marked already or the modules differ; in the first backward pass
-    where the ranks' values of a parameter differ. Source: physicsnemo.distributed.utils.mark_module_as_shared, which sums
-    again what earlier passes have summed.
+    buckets; what they held before stays, so gradients accumulate. A parameter that a rank's pass does not reach counts
+    as zero there. All ranks mark equal modules in the same order, and run backward passes together. process_group: a
+    group, its name, or None for the world. recurse: the submodules' parameters too. use_fp32_reduction: 16-bit
+    gradients are added in float32. A post-accumulate hook that the program registers on a parameter later takes the
+    mark's place. Raises RuntimeError on every rank where a parameter is marked already or the modules differ; in the
+    first backward pass where the ranks' values of a parameter differ. Source:
+    physicsnemo.distributed.utils.mark_module_as_shared, which sums again what earlier passes have summed.
     """
     _ops.mark_as_shared(*_named_parameters(module, recurse), group_name(process_group), use_fp32_reduction)
     return module

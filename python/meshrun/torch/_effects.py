@@ -1,7 +1,7 @@
 """Tells torch.compile that the operators of torch.ops.meshrun communicate.
 
-It then keeps every call, in the program's order: also a call whose result this rank does not use, because other ranks wait
-for it, and never a call twice, where it would rather compute something again than keep it.
+It then keeps every call, in the program's order: also a call whose result this rank does not use, because other ranks
+wait for it, and never a call twice, where it would rather compute something again than keep it.
 """
 
 import torch
