@@ -1,20 +1,22 @@
-"""The package meshrun with its extension, for tests that start Python with torch: built as tests/python/torch_backend does, or
-given."""
+"""The package meshrun with its extension, for tests that start Python with torch: built by Bazel, or given."""
 
-import importlib.machinery
-import importlib.util
 import os
 import pathlib
 import re
+import shutil
 import subprocess
 import sys
 
 TESTS = pathlib.Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(TESTS / "soak"), str(TESTS / "acceptance")]
-from environments import TORCH, environment, packages
+from environments import ROOT, TORCH, environment, packages
+from harness import bazel, cuda_flags
 
 # What torch imports for objects, DistributedDataParallel and FSDP.
 EXTRAS = TESTS / "python/beside-torch-requirements.txt"
+# Flags of deploy/install for the library in one file.
+FLAGS = ["--define=meshrun_debian=shared", "--noincompatible_remove_legacy_whole_archive"]
+TARGETS = ["//parallel:libmeshrun.so", "//python/extension:_torch.so", "//python/extension:built_for_file"]
 
 
 class Failed(Exception):
@@ -33,16 +35,26 @@ def package(directory, given=None):
         if not (pathlib.Path(given) / "meshrun/torch/_built_for.py").exists():
             raise Failed(f"{given} has no built package meshrun")
         return pathlib.Path(given).resolve()
-    sys.dont_write_bytecode = True
-    loader = importlib.machinery.SourceFileLoader("torch_backend", str(TESTS / "python/torch_backend"))
-    torch_backend = importlib.util.module_from_spec(importlib.util.spec_from_loader("torch_backend", loader))
-    loader.exec_module(torch_backend)
-    directory.mkdir()
-    try:
-        torch_backend.build(directory)
-    except torch_backend.Failed as error:
-        raise Failed(str(error)) from error
+    build(directory)
     return directory
+
+
+def build(directory):
+    """The package in `directory`, as an installation has it. Raises Failed."""
+    said = subprocess.run(bazel("build", "--noshow_progress", *cuda_flags(), *FLAGS, *TARGETS), cwd=ROOT, text=True,
+                          stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    if said.returncode:
+        raise Failed(f"the extension does not build: {' | '.join(said.stderr.splitlines()[-8:])}")
+    asked = subprocess.run(bazel("info", *cuda_flags(), *FLAGS, "bazel-bin"), cwd=ROOT, capture_output=True, text=True,
+                           check=True)
+    binaries = pathlib.Path(asked.stdout.strip())
+    package = directory / "meshrun"
+    shutil.copytree(ROOT / "python/meshrun", package, ignore=shutil.ignore_patterns("__pycache__"))
+    (package / "_version.py").write_text('__version__ = "built here"\n')  # tools/wheel writes the number
+    (package / "lib").mkdir()
+    shutil.copy(binaries / "parallel/libmeshrun.so", package / "lib")
+    shutil.copy(binaries / "python/extension/_torch.so", package)
+    shutil.copy(binaries / "python/extension/_built_for.py", package / "torch")
 
 
 def python():

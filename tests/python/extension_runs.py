@@ -1,0 +1,80 @@
+"""Runs Python programs with the extension, as ranks: what the tests of the extension share."""
+
+import pathlib
+import subprocess
+import sys
+
+TESTS = pathlib.Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(TESTS / "soak"), str(TESTS / "acceptance")]
+import built
+from built import Failed
+from environments import Missing, end_group, free_port, scratch
+from harness import Short
+
+# A file, because the ranks import it again.
+SPAWN = """import importlib
+import sys
+import torch.multiprocessing
+if __name__ == "__main__":
+    module, function, size, port, *names = sys.argv[1:]
+    function = getattr(importlib.import_module(module), function)
+    torch.multiprocessing.spawn(function, (int(size), int(port), names), nprocs=int(size))
+"""
+
+
+class Runner:
+    """Runs Python programs over the package below the directory `package`; `module` of tests/python has the ranks."""
+
+    def __init__(self, python, directory, package, module):
+        self.python = python
+        self.module = module
+        self.program = directory / "spawn.py"
+        self.program.write_text(SPAWN)
+        self.environ = built.environ(package, TESTS / "python", MESHRUN_TEST_DIRECTORY=str(directory))
+
+    def run(self, command, timeout=300, **changes):
+        """Runs it and its descendants; raises Failed with what it wrote last where it does not end well."""
+        process = subprocess.Popen([str(word) for word in command], env=self.environ | changes, text=True,
+                                   stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                                   start_new_session=True)
+        try:
+            output, _ = process.communicate(timeout=timeout)
+        except subprocess.TimeoutExpired as error:
+            raise Failed(f"{' '.join(map(str, command[-4:]))} did not end within {timeout} s") from error
+        finally:
+            end_group(process, 5)
+        if process.returncode:
+            raise Failed(f"{' '.join(map(str, command[-4:]))} exited {process.returncode}:\n{output[-6000:]}")
+        return output
+
+    def spawned(self, function, size, *names):
+        said = self.run([self.python, self.program, self.module, function, size, free_port(), *names])
+        print("\n".join(line for line in said.splitlines() if line.startswith("  ")), flush=True)
+
+    def ends_early(self):
+        """Two ranks run ends_early(rank, 2, port) and end by themselves."""
+        port, name = free_port(), f"{self.module}.ends_early"
+        ranks = [subprocess.Popen([str(self.python), "-c", f"import {self.module}; {name}({rank}, 2, {port})"],
+                                  env=self.environ, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                                  start_new_session=True) for rank in range(2)]
+        try:
+            said = [process.communicate(timeout=120)[0] for process in ranks]
+        except subprocess.TimeoutExpired as error:
+            raise Failed("ends_early: a rank did not end") from error
+        finally:
+            for process in ranks:
+                end_group(process, 1)
+        if any(process.returncode for process in ranks):
+            raise Failed(f"ends_early: {[process.returncode for process in ranks]}: {said}")
+        print("  2 ranks: ends_early")
+
+
+def with_extension(name, module, test):
+    """Calls test(runner, directory, package) with the extension built; ends the program with what is wrong."""
+    try:
+        with scratch() as (directory, _):
+            package = built.package(directory / "built")
+            test(Runner(built.python(), directory, package, module), directory, package)
+    except (Failed, Missing, Short) as error:
+        sys.exit(f"tests/python/{name}: {error}")
+    print(f"{name}: passed")
