@@ -390,11 +390,13 @@ c10d::ErrorType UcxBackend::getError() {
 }
 
 void UcxBackend::abort() {
+  monitored_barrier_.end();
   group_->abort(
       fmt::format("abort() was called on rank {} of group \"{}\"", rank_, group_->config().name));
 }
 
 void UcxBackend::shutdown() {
+  monitored_barrier_.end();
   for (const auto& operation : group_->unfinished()) group_->wait(*operation);
   group_->leave(fmt::format(
       "Group \"{}\" was closed on rank {}, by shutdown() or DistributedManager::cleanup()",

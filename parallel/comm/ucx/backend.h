@@ -186,8 +186,7 @@ class UcxBackend : public c10d::Backend,
   std::shared_ptr<ucx::Group> group_;
   ucx::ScheduleCache schedules_;
 
-  Mutex monitored_barrier_mu_;
-  MonitoredBarrier monitored_barrier_ MESHRUN_GUARDED_BY(monitored_barrier_mu_);
+  MonitoredBarrier monitored_barrier_;
   Mutex mu_;
   std::map<std::thread::id, std::unique_ptr<Coalescing>> coalescing_ MESHRUN_GUARDED_BY(mu_);
   std::atomic<int> coalescing_threads_{0};

@@ -212,7 +212,6 @@ void UcxBackend::monitoredBarrier(const c10d::BarrierOptions& options, bool wait
   const bool has_timeout = options.timeout != c10d::kUnsetTimeout;
   const std::chrono::milliseconds timeout =
       has_timeout ? options.timeout : std::chrono::milliseconds(timeout_ms_.load());
-  MutexLock lock(monitored_barrier_mu_);
   monitored_barrier_.wait(timeout, wait_all_ranks);
 }
 

@@ -36,7 +36,7 @@ bool comes(c10d::Store& store, const std::vector<std::string>& keys,
 
 MonitoredBarrier::MonitoredBarrier(c10::intrusive_ptr<c10d::Store> store, int rank, int size,
                                    std::string group)
-    : store_(std::move(store)), rank_(rank), size_(size), group_(std::move(group)) {}
+    : rank_(rank), size_(size), group_(std::move(group)), store_(std::move(store)) {}
 
 std::string MonitoredBarrier::key(int64_t number, int rank) const {
   return fmt::format("{}/{}", number, rank);
@@ -46,16 +46,32 @@ std::string MonitoredBarrier::verdict_key(int64_t number) const {
   return fmt::format("{}/verdict", number);
 }
 
+void MonitoredBarrier::end() {
+  MutexLock lock(mu_);
+  store_.reset();
+}
+
 void MonitoredBarrier::wait(std::chrono::milliseconds timeout, bool wait_all_ranks) {
+  MutexLock call(calls_);
+  c10::intrusive_ptr<c10d::Store> store;
+  {
+    MutexLock lock(mu_);
+    store = store_;
+  }
+  if (store == nullptr) {
+    throw GroupAbortedError(fmt::format(
+        "monitoredBarrier was called on rank {} in group \"{}\", which has ended", rank_, group_));
+  }
   ++number_;
   if (rank_ == 0) {
-    wait_for_others(timeout, wait_all_ranks);
+    wait_for_others(*store, timeout, wait_all_ranks);
   } else {
-    wait_for_verdict(timeout);
+    wait_for_verdict(*store, timeout);
   }
 }
 
-void MonitoredBarrier::wait_for_others(std::chrono::milliseconds timeout, bool wait_all_ranks) {
+void MonitoredBarrier::wait_for_others(c10d::Store& store, std::chrono::milliseconds timeout,
+                                       bool wait_all_ranks) {
   std::vector<std::string> keys;
   for (int rank = 1; rank < size_; ++rank) keys.push_back(key(number_, rank));
   std::string problem;
@@ -64,10 +80,10 @@ void MonitoredBarrier::wait_for_others(std::chrono::milliseconds timeout, bool w
         "Rank 0 timed out in monitoredBarrier number {} of group \"{}\": its "
         "timeout is {} ms",
         number_, group_, timeout.count());
-  } else if (!comes(*store_, keys, steady_clock::now() + timeout)) {
+  } else if (!comes(store, keys, steady_clock::now() + timeout)) {
     std::vector<int> missing;
     for (int rank = 1; rank < size_; ++rank) {
-      if (!store_->check({key(number_, rank)})) missing.push_back(rank);
+      if (!store.check({key(number_, rank)})) missing.push_back(rank);
     }
     if (!wait_all_ranks && missing.size() > 1) missing.resize(1);
     // The last one may have come meanwhile.
@@ -78,18 +94,18 @@ void MonitoredBarrier::wait_for_others(std::chrono::milliseconds timeout, bool w
           wait_all_ranks ? "s" : "", fmt::join(missing, ", "), number_, group_, timeout.count());
     }
   }
-  store_->set(verdict_key(number_), problem);
+  store.set(verdict_key(number_), problem);
   if (!problem.empty()) throw CollectiveTimeoutError(problem);
-  for (const std::string& arrived : keys) store_->deleteKey(arrived);
+  for (const std::string& arrived : keys) store.deleteKey(arrived);
   // Everybody who has come to this one has read that of the one before.
-  if (number_ > 1) store_->deleteKey(verdict_key(number_ - 1));
+  if (number_ > 1) store.deleteKey(verdict_key(number_ - 1));
 }
 
-void MonitoredBarrier::wait_for_verdict(std::chrono::milliseconds timeout) {
-  store_->set(key(number_, rank_), std::vector<uint8_t>{1});
+void MonitoredBarrier::wait_for_verdict(c10d::Store& store, std::chrono::milliseconds timeout) {
+  store.set(key(number_, rank_), std::vector<uint8_t>{1});
   std::string verdict = fmt::format("it has not come within {} ms", timeout.count());
-  if (comes(*store_, {verdict_key(number_)}, steady_clock::now() + timeout + kForVerdict)) {
-    const std::vector<uint8_t> value = store_->get(verdict_key(number_));
+  if (comes(store, {verdict_key(number_)}, steady_clock::now() + timeout + kForVerdict)) {
+    const std::vector<uint8_t> value = store.get(verdict_key(number_));
     verdict.assign(value.begin(), value.end());
   }
   if (verdict.empty()) return;
