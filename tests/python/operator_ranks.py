@@ -376,7 +376,10 @@ def shared_modules(rank, size):
         assert torch.allclose(mine.grad, other.grad, rtol=1e-5, atol=1e-6)
     with raises(RuntimeError, 'parameter "0.weight" is marked as shared already'):
         utils.mark_module_as_shared(module, None)
+    with raises(RuntimeError, "would take the mark's place"):
+        module[0].weight.register_post_accumulate_grad_hook(print)
     utils.unmark_module_as_shared(module)
+    module[0].weight.register_post_accumulate_grad_hook(lambda parameter: None).remove()
     module.zero_grad()
     module(inputs[rank]).sum().backward()
     with raises(RuntimeError, "not marked"):

@@ -194,6 +194,14 @@ def _named_parameters(module, recurse):
     return [name for name, _ in named], [parameter for _, parameter in named]
 
 
+def _refuse_hook(hook):
+    """In place of register_post_accumulate_grad_hook of a marked parameter: a parameter has one such hook in C++, and a second
+    one would take the mark's place without a word."""
+    raise RuntimeError("this parameter is marked as shared (mark_module_as_shared), and a post-accumulate hook would take the "
+                       "mark's place: use register_hook(), or a hook of the optimizer; "
+                       "of a copy of a marked module, delete the parameter's attribute register_post_accumulate_grad_hook")
+
+
 def mark_module_as_shared(module, process_group, recurse=True, use_fp32_reduction=True):
     """Marks a module's parameters as shared by the ranks of a group, each of which feeds it other data. Returns
     `module`.
@@ -202,12 +210,15 @@ def mark_module_as_shared(module, process_group, recurse=True, use_fp32_reductio
     buckets; what they held before stays, so gradients accumulate. A parameter that a rank's pass does not reach counts
     as zero there. All ranks mark equal modules in the same order, and run backward passes together. process_group: a
     group, its name, or None for the world. recurse: the submodules' parameters too. use_fp32_reduction: 16-bit
-    gradients are added in float32. A post-accumulate hook that the program registers on a parameter later takes the
-    mark's place. Raises RuntimeError on every rank where a parameter is marked already or the modules differ; in the
+    gradients are added in float32. A marked parameter takes no post-accumulate hook: registering one raises
+    RuntimeError. Raises RuntimeError on every rank where a parameter is marked already or the modules differ; in the
     first backward pass where the ranks' values of a parameter differ. Source:
     physicsnemo.distributed.utils.mark_module_as_shared, which sums again what earlier passes have summed.
     """
-    _ops.mark_as_shared(*_named_parameters(module, recurse), group_name(process_group), use_fp32_reduction)
+    names, parameters = _named_parameters(module, recurse)
+    _ops.mark_as_shared(names, parameters, group_name(process_group), use_fp32_reduction)
+    for parameter in parameters:
+        parameter.register_post_accumulate_grad_hook = _refuse_hook
     return module
 
 
@@ -216,5 +227,8 @@ def unmark_module_as_shared(module, recurse=True):
 
     Raises RuntimeError on this rank where a parameter is not marked.
     """
-    _ops.unmark_as_shared(*_named_parameters(module, recurse))
+    names, parameters = _named_parameters(module, recurse)
+    _ops.unmark_as_shared(names, parameters)
+    for parameter in parameters:
+        vars(parameter).pop("register_post_accumulate_grad_hook", None)
     return module
