@@ -16,6 +16,7 @@
 #include "c10/util/intrusive_ptr.h"
 #include "parallel/manager/libtorch_version.h"
 #include "python/extension/backend.h"
+#include "python/extension/bagua_bindings.h"
 #include "python/extension/elastic_bindings.h"
 #include "python/extension/holders.h"
 #include "python/extension/interrupted_waits.h"
@@ -62,4 +63,5 @@ PYBIND11_MODULE(_torch, module) {
   python::bind_creator(module, "create_group", &python::create_group);
   module.def("end_worlds", &python::end_worlds, py::call_guard<py::gil_scoped_release>());
   python::bind_manager(module);
+  python::bind_bagua(module);
 }

@@ -1,0 +1,302 @@
+"""What each rank of tests/python/communication does: one function a case, called with (rank, size), which asserts."""
+
+import contextlib
+import io
+import os
+import sys
+import time
+import warnings
+
+import torch
+import torch.distributed as dist
+
+import meshrun.communication as bagua
+from manager_ranks import environment, raised
+from meshrun.communication import ReduceOp
+from meshrun.distributed import DistributedManager, GroupError
+
+
+def raises(kind, call, *words):
+    raised(kind, call, *map(str, words))
+
+
+def documented(rank, size):
+    """Bagua's examples."""
+    send, recv = torch.arange(2) + 1 + 2 * rank, torch.zeros(2, dtype=torch.int64)
+    bagua.allreduce(send, recv)
+    assert recv.tolist() == [size * size, size * size + size]
+    if size == 2:
+        assert recv.tolist() == [4, 6]
+    send = torch.tensor([1 + 1j, 2 + 2j]) + 2 * rank * (1 + 1j)
+    recv = torch.zeros(2, dtype=torch.cfloat)
+    bagua.allreduce(send, recv)
+    assert torch.equal(recv, torch.tensor([size * size * (1 + 1j), (size * size + size) * (1 + 1j)]))
+    model = torch.nn.Linear(2, 2)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.1 * (rank + 1))
+    model(torch.ones(1, 2)).sum().backward()
+    optimizer.step()
+    state = bagua.broadcast_object(optimizer.state_dict(), 0)
+    if rank > 0:
+        optimizer.load_state_dict(state)
+    assert optimizer.param_groups[0]["lr"] == 0.1 and optimizer.state[model.weight]["step"] == 1
+
+
+def reductions(rank, size):
+    values = [float(r + 1) for r in range(size)]
+    expected = {ReduceOp.SUM: sum(values), ReduceOp.PRODUCT: torch.tensor(values).prod().item(), ReduceOp.MIN: 1,
+                ReduceOp.MAX: size, ReduceOp.AVG: sum(values) / size}
+    for dtype in (torch.float32, torch.float64, torch.bfloat16, torch.float16):
+        for op, result in expected.items():
+            x, y = torch.full((2, 3), rank + 1, dtype=dtype), torch.zeros(6, dtype=dtype)
+            bagua.allreduce(x, y, op)
+            assert torch.equal(y, torch.full((6,), result, dtype=dtype)), (op, y)
+            bagua.allreduce_inplace(x, op)
+            assert torch.equal(x.flatten(), y)
+    bits = [1 << r for r in range(size)]
+    for op, result in {ReduceOp.BOR: (1 << size) - 1, ReduceOp.BAND: bits[0] if size == 1 else 0,
+                       ReduceOp.BXOR: (1 << size) - 1}.items():
+        for dtype in (torch.int32, torch.int64, torch.uint8):
+            x = torch.tensor([bits[rank]], dtype=dtype)
+            bagua.allreduce_inplace(x, op)
+            assert x.item() == result, (op, x)
+    x, y = torch.full((3,), rank + 1.0), torch.full((2,), rank + 1)
+    bagua.allreduce_coalesced_inplace([x, y], ReduceOp.MAX)
+    assert x.tolist() == [size] * 3 and y.tolist() == [size] * 2
+    bagua.hierarchical_allreduce_inplace(x.fill_(rank), ReduceOp.AVG)
+    assert x.tolist() == [(size - 1) / 2] * 3
+    assert [int(op) for op in ReduceOp] == [0, 1, 2, 3, 7, 8, 9, 10] and ReduceOp.AVG == 10
+    root = size - 1
+    x, y = torch.full((4,), rank + 1.0), torch.full((4,), -1.0)
+    bagua.reduce(x, y if rank == root else None, root)
+    assert y.tolist() == ([sum(values)] * 4 if rank == root else [-1] * 4)
+    bagua.reduce(x, y, dst=0, op=ReduceOp.MAX)
+    assert rank != 0 or y.tolist() == [size] * 4
+    bagua.reduce_inplace(x, root)
+    assert x.tolist() == [sum(values) if rank == root else rank + 1] * 4
+    x = torch.arange(2.0 * size)
+    y = torch.zeros(2)
+    bagua.reduce_scatter(x, y)
+    assert y.tolist() == [size * 2.0 * rank, size * (2.0 * rank + 1)]
+    bagua.reduce_scatter_inplace(x, ReduceOp.AVG)
+    assert x.tolist() == list(range(2 * size))
+
+
+def moves(rank, size):
+    root = size - 1
+    blocks = [float(r) for r in range(size) for _ in range(3)]
+    for dtype in (torch.float32, torch.bool, torch.complex128, torch.int16):
+        x = torch.full((3,), rank % 2, dtype=dtype)
+        y = torch.zeros(size, 3, dtype=dtype)
+        bagua.allgather(x, y)
+        assert torch.equal(y[:, 0], (torch.arange(size) % 2).to(dtype))
+    x, y = torch.full((3,), float(rank)), torch.full((3 * size,), -1.0)
+    y[3 * rank:3 * rank + 3] = rank
+    bagua.allgather_inplace(y)
+    assert y.tolist() == blocks
+    y.fill_(-1)
+    bagua.gather(x, y if rank == root else None, root)
+    assert y.tolist() == (blocks if rank == root else [-1] * 3 * size)
+    z = torch.full((3 * size if rank == root else 3,), float(rank))
+    bagua.gather_inplace(z, 3, root)
+    assert z.tolist() == (blocks if rank == root else [rank] * 3)
+    whole = torch.tensor(blocks)
+    bagua.scatter(whole if rank == root else None, x.fill_(-1), root)
+    assert x.tolist() == [rank] * 3
+    z = whole.clone() if rank == root else torch.full((3,), -1.0)
+    bagua.scatter_inplace(z, 3, root)
+    assert z.tolist() == (blocks if rank == root else [rank] * 3)
+    bagua.broadcast(x, root)
+    assert x.tolist() == [root] * 3
+    bagua.broadcast(x.fill_(rank))
+    assert x.tolist() == [0] * 3
+    x, y = torch.full((3,), float(rank)), torch.full((2,), rank)
+    bagua.broadcast_coalesced([x, y], root)
+    assert x.tolist() == [root] * 3 and y.tolist() == [root] * 2
+    given = torch.tensor([10.0 * rank + r for r in range(size)])
+    taken = torch.tensor([10.0 * r + rank for r in range(size)])
+    y = torch.zeros(size)
+    bagua.alltoall(given, y)
+    assert torch.equal(y, taken)
+    z = given.clone()
+    bagua.alltoall_inplace(z)
+    assert torch.equal(z, taken)
+    # Rank r sends r + 1 elements to each.
+    counts, displs = [rank + 1] * size, [r * (rank + 1) for r in range(size)]
+    recv_counts = [r + 1 for r in range(size)]
+    recv_displs = [r * (r + 1) // 2 for r in range(size)]
+    y = torch.full((size * (size + 1) // 2 + 1,), -1.0)
+    bagua.alltoall_v(given.repeat_interleave(rank + 1), counts, displs, y, recv_counts, recv_displs)
+    assert torch.equal(y, torch.cat([taken.repeat_interleave(torch.tensor(recv_counts)), torch.tensor([-1.0])]))
+    z = given.clone()
+    one, places = [1] * size, list(range(size))
+    bagua.alltoall_v_inplace(z, one, places, one, places)
+    assert torch.equal(z, taken)
+    if rank == 0 and size > 1:
+        bagua.send(torch.arange(5.0), 1)
+    if rank == 1:
+        bagua.recv(x := torch.zeros(5), 0)
+        assert x.tolist() == [0, 1, 2, 3, 4]
+    strided = torch.zeros(4, 2)
+    strided[:, 0] = rank
+    bagua.allreduce_inplace(strided[:, 0])
+    assert strided.tolist() == [[size * (size - 1) / 2, 0]] * 4
+    bagua.barrier()
+
+
+def groups(rank, size):
+    everybody = bagua.new_group()
+    comm = everybody.get_global_communicator()
+    assert (comm.rank(), comm.nranks(), comm.ranks(), everybody.ranks) == (rank, size, list(range(size)), list(range(size)))
+    evens = bagua.new_group(list(range(0, size, 2)))
+    comm = evens.get_global_communicator()
+    x = torch.tensor([float(rank)])
+    if rank % 2 == 0:
+        bagua.allreduce_inplace(x, comm=comm)
+        assert x.item() == sum(range(0, size, 2)) and comm.rank() == rank // 2
+        inside = evens.get_intra_node_communicator()
+        assert inside.ranks() == evens.intra_ranks == list(range(0, size, 2))
+        bagua.barrier(inside)
+    else:
+        assert comm.rank() == -1 and not comm.is_member()
+        try:
+            bagua.allreduce_inplace(x, comm=comm)
+        except ValueError as error:
+            assert "\n" not in str(error).strip()
+        else:
+            raise AssertionError("no error")
+    between = everybody.get_inter_node_communicator()
+    assert between.nranks() == 1 and between.is_member() == (rank == 0)
+    manager = DistributedManager()
+    DistributedManager.create_process_subgroup("pairs", 2 if size % 2 == 0 else 1)
+    pairs = bagua.from_torch_group(manager.group("pairs"))
+    comm = pairs.get_global_communicator()
+    bagua.allreduce_inplace(x.fill_(rank), comm=comm)
+    assert x.item() == sum(dist.get_process_group_ranks(manager.group("pairs"))) and comm.ranks() == dist.get_process_group_ranks(manager.group("pairs"))
+    theirs = bagua.from_torch_group(dist.new_group()).get_global_communicator()
+    bagua.broadcast(x.fill_(rank), size - 1, comm=theirs)
+    assert x.item() == size - 1
+    first, second = bagua.new_group().get_global_communicator(), bagua.new_group().get_global_communicator()
+    assert first.name != second.name and not first.check_abort()
+    bagua.barrier()
+    first.abort()
+    assert first.check_abort() and not second.check_abort()
+    for call in (lambda: bagua.allreduce_inplace(x, comm=first), lambda: bagua.barrier(first)):
+        try:
+            call()
+        except dist.DistBackendError as error:
+            assert "abort" in str(error), error
+        else:
+            raise AssertionError("no error")
+    bagua.barrier(second)
+
+
+def wrong_calls(rank, size):
+    one = torch.ones(4)
+    raises(ValueError, lambda: bagua.allreduce(one, torch.ones(5)), 4, 5)
+    raises(ValueError, lambda: bagua.allreduce_inplace(torch.ones(4 + (rank == size - 1)), ReduceOp.BXOR), "BXOR")
+    raises(ValueError, lambda: bagua.allreduce_inplace(one, 5), 5)
+    raises(ValueError, lambda: bagua.broadcast(one, size), size)
+    raises(ValueError, lambda: bagua.init_process_group(), "before")
+    raises(GroupError, lambda: bagua.new_group([0, size]), size)
+    raises(ValueError, lambda: torch.ops.meshrun.bagua_broadcast(one, 0, "nobody's"), "nobody's")
+    raises(ValueError, lambda: bagua.broadcast_object((lambda: 0) if rank == 0 else None), "rank 0")
+    if size > 1:
+        raises(ValueError, lambda: bagua.allreduce_inplace(torch.ones(4 + (rank == size - 1))), 4, 5)
+        raises(GroupError, lambda: bagua.new_group([0] if rank == 0 else [0, 1]), "[0]", "[0, 1]")
+        raises(ValueError, lambda: bagua.allreduce_inplace(one) if rank else bagua.barrier(), "allreduce")
+    bagua.allreduce_inplace(one)
+    assert one.tolist() == [size] * 4
+
+
+def compiled(rank, size):
+    """In a compiled program the operators stay, in order, and write what they say that they write."""
+    def step(x, y):
+        z = x * 2
+        bagua.allreduce_inplace(z)
+        bagua.allgather(z, y)
+        bagua.broadcast(z, size - 1)
+        return z + 1
+
+    x, y = torch.full((3,), rank + 1.0), torch.zeros(3 * size)
+    z = torch.compile(step, fullgraph=True, backend="aot_eager")(x, y)
+    total = size * (size + 1.0)
+    assert z.tolist() == [total + 1] * 3 and y.tolist() == [total] * 3 * size and x.tolist() == [rank + 1] * 3
+    w = torch.ones(3, requires_grad=True)
+    saved = w * 1
+    squared = saved * saved
+    with torch.no_grad():
+        bagua.allreduce_inplace(saved)
+    try:
+        squared.sum().backward()
+    except RuntimeError as error:
+        assert "modified by an inplace operation" in str(error), error
+    else:
+        raise AssertionError("autograd did not notice")
+
+
+def opcheck(rank, size):
+    if size > 1:  # it calls an operator as often as it likes, but equally often on all ranks
+        return
+    operators, one, two = torch.ops.meshrun, torch.ones(4), torch.zeros(4)
+    calls = {"allreduce": (one, two, 0), "allreduce_inplace": (one, 0), "allreduce_coalesced_inplace": ([one, two], 0),
+             "reduce": (one, two, 0, 0), "reduce_inplace": (one, 0, 0), "broadcast": (one, 0),
+             "broadcast_coalesced": ([one, two], 0), "allgather": (one, two), "allgather_inplace": (one,),
+             "gather": (one, two, 0), "gather_inplace": (one, 4, 0), "scatter": (one, two, 0),
+             "scatter_inplace": (one, 4, 0), "reduce_scatter": (one, two, 0), "reduce_scatter_inplace": (one, 0),
+             "alltoall": (one, two), "alltoall_inplace": (one,), "alltoall_v": (one, [4], [0], two, [4], [0]),
+             "alltoall_v_inplace": (one, [4], [0], [4], [0])}
+    for name, arguments in calls.items():
+        torch.library.opcheck(getattr(operators, f"bagua_{name}").default, (*arguments, ""))
+    raises(ValueError, lambda: operators.bagua_send(one, 1, ""), 1)
+
+
+CASES = [documented, reductions, moves, groups, wrong_calls, compiled, opcheck]
+
+
+def spawned(rank, size, port, names):
+    environment(rank, size, port)
+    DistributedManager.initialize()
+    assert not bagua.is_initialized()
+    bagua.init_process_group()
+    assert bagua.is_initialized()
+    for case in CASES:
+        if names and case.__name__ not in names:
+            continue
+        noise = io.StringIO()
+        try:
+            with contextlib.redirect_stderr(noise), warnings.catch_warnings():
+                case(rank, size)
+        except BaseException as error:
+            error.add_note(f"in the case {case.__name__} on rank {rank} of {size}; {noise.getvalue()[-2000:]}")
+            raise
+        if rank == 0:
+            print(f"  {size} ranks: {case.__name__}", flush=True)
+    comm = bagua.new_group().get_global_communicator()
+    DistributedManager.cleanup(barrier=True)
+    assert not bagua.is_initialized()
+    try:
+        bagua.barrier(comm)
+    except dist.DistBackendError as error:
+        assert "cleanup" in str(error), error
+    else:
+        raise AssertionError("a communicator outlives its world")
+
+
+def begins_alone(rank, size, port, names):
+    """init_process_group() joins the job itself; a store is torch.distributed's."""
+    environment(rank, size, port)
+    store = dist.FileStore(f"{os.environ['MESHRUN_TEST_DIRECTORY']}/bagua-{size}", size)
+    bagua.init_process_group(store)
+    x = torch.tensor([1.0])
+    bagua.allreduce_inplace(x)
+    dist.all_reduce(x)
+    assert x.item() == size * size
+    began = time.monotonic()
+    bagua.barrier()
+    assert time.monotonic() - began < 60
+    if rank == 0:
+        print(f"  {size} ranks: begins_alone", flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit("tests/python/communication starts it")
