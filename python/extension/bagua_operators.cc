@@ -21,17 +21,17 @@ using at::Tensor;
 using bagua::Communicator;
 using bagua::ReduceOp;
 using MaybeTensor = std::optional<Tensor>;
-using Name = std::string;
+using CommunicatorName = std::string;
 
-struct Known {
+struct Communicators {
   Mutex mu;
   std::map<std::string, Communicator> by_name MESHRUN_GUARDED_BY(mu);
 };
 
 // Never destroyed: a communicator may outlive the runtime's statics.
-Known& known() {
-  static auto& known = *new Known;
-  return known;
+Communicators& communicators() {
+  static auto& made = *new Communicators;
+  return made;
 }
 
 ReduceOp reduction(int64_t number) { return static_cast<ReduceOp>(number); }
@@ -47,110 +47,112 @@ void wrote(at::TensorList tensors) {
 
 std::vector<int64_t> numbers(IntArrayRef given) { return given.vec(); }
 
-void allreduce(const Tensor& send, const Tensor& recv, int64_t op, Name comm) {
+void allreduce(const Tensor& send, const Tensor& recv, int64_t op, CommunicatorName comm) {
   bagua::allreduce(send, recv, reduction(op), communicator_named(comm));
   wrote(recv);
 }
 
-void allreduce_inplace(const Tensor& tensor, int64_t op, Name comm) {
+void allreduce_inplace(const Tensor& tensor, int64_t op, CommunicatorName comm) {
   bagua::allreduce_inplace(tensor, reduction(op), communicator_named(comm));
   wrote(tensor);
 }
 
-void allreduce_coalesced_inplace(at::TensorList tensors, int64_t op, Name comm) {
+void allreduce_coalesced_inplace(at::TensorList tensors, int64_t op, CommunicatorName comm) {
   bagua::allreduce_coalesced_inplace(tensors.vec(), reduction(op), communicator_named(comm));
   wrote(tensors);
 }
 
-void reduce(const Tensor& send, const MaybeTensor& recv, int64_t dst, int64_t op, Name comm) {
+void reduce(const Tensor& send, const MaybeTensor& recv, int64_t dst, int64_t op,
+            CommunicatorName comm) {
   bagua::reduce(send, recv.value_or(Tensor()), dst, reduction(op), communicator_named(comm));
   if (recv) wrote(*recv);
 }
 
-void reduce_inplace(const Tensor& tensor, int64_t dst, int64_t op, Name comm) {
+void reduce_inplace(const Tensor& tensor, int64_t dst, int64_t op, CommunicatorName comm) {
   bagua::reduce_inplace(tensor, dst, reduction(op), communicator_named(comm));
   wrote(tensor);
 }
 
-void broadcast(const Tensor& tensor, int64_t src, Name comm) {
+void broadcast(const Tensor& tensor, int64_t src, CommunicatorName comm) {
   bagua::broadcast(tensor, src, communicator_named(comm));
   wrote(tensor);
 }
 
-void broadcast_coalesced(at::TensorList tensors, int64_t src, Name comm) {
+void broadcast_coalesced(at::TensorList tensors, int64_t src, CommunicatorName comm) {
   bagua::broadcast_coalesced(tensors.vec(), src, communicator_named(comm));
   wrote(tensors);
 }
 
-void allgather(const Tensor& send, const Tensor& recv, Name comm) {
+void allgather(const Tensor& send, const Tensor& recv, CommunicatorName comm) {
   bagua::allgather(send, recv, communicator_named(comm));
   wrote(recv);
 }
 
-void allgather_inplace(const Tensor& tensor, Name comm) {
+void allgather_inplace(const Tensor& tensor, CommunicatorName comm) {
   bagua::allgather_inplace(tensor, communicator_named(comm));
   wrote(tensor);
 }
 
-void gather(const Tensor& send, const MaybeTensor& recv, int64_t dst, Name comm) {
+void gather(const Tensor& send, const MaybeTensor& recv, int64_t dst, CommunicatorName comm) {
   bagua::gather(send, recv.value_or(Tensor()), dst, communicator_named(comm));
   if (recv) wrote(*recv);
 }
 
-void gather_inplace(const Tensor& tensor, int64_t count, int64_t dst, Name comm) {
+void gather_inplace(const Tensor& tensor, int64_t count, int64_t dst, CommunicatorName comm) {
   bagua::gather_inplace(tensor, count, dst, communicator_named(comm));
   wrote(tensor);
 }
 
-void scatter(const MaybeTensor& send, const Tensor& recv, int64_t src, Name comm) {
+void scatter(const MaybeTensor& send, const Tensor& recv, int64_t src, CommunicatorName comm) {
   bagua::scatter(send.value_or(Tensor()), recv, src, communicator_named(comm));
   wrote(recv);
 }
 
-void scatter_inplace(const Tensor& tensor, int64_t count, int64_t src, Name comm) {
+void scatter_inplace(const Tensor& tensor, int64_t count, int64_t src, CommunicatorName comm) {
   bagua::scatter_inplace(tensor, count, src, communicator_named(comm));
   wrote(tensor);
 }
 
-void reduce_scatter(const Tensor& send, const Tensor& recv, int64_t op, Name comm) {
+void reduce_scatter(const Tensor& send, const Tensor& recv, int64_t op, CommunicatorName comm) {
   bagua::reduce_scatter(send, recv, reduction(op), communicator_named(comm));
   wrote(recv);
 }
 
-void reduce_scatter_inplace(const Tensor& tensor, int64_t op, Name comm) {
+void reduce_scatter_inplace(const Tensor& tensor, int64_t op, CommunicatorName comm) {
   bagua::reduce_scatter_inplace(tensor, reduction(op), communicator_named(comm));
   wrote(tensor);
 }
 
-void alltoall(const Tensor& send, const Tensor& recv, Name comm) {
+void alltoall(const Tensor& send, const Tensor& recv, CommunicatorName comm) {
   bagua::alltoall(send, recv, communicator_named(comm));
   wrote(recv);
 }
 
-void alltoall_inplace(const Tensor& tensor, Name comm) {
+void alltoall_inplace(const Tensor& tensor, CommunicatorName comm) {
   bagua::alltoall_inplace(tensor, communicator_named(comm));
   wrote(tensor);
 }
 
 void alltoall_v(const Tensor& send, IntArrayRef send_counts, IntArrayRef send_displs,
-                const Tensor& recv, IntArrayRef recv_counts, IntArrayRef recv_displs, Name comm) {
+                const Tensor& recv, IntArrayRef recv_counts, IntArrayRef recv_displs,
+                CommunicatorName comm) {
   bagua::alltoall_v(send, numbers(send_counts), numbers(send_displs), recv, numbers(recv_counts),
                     numbers(recv_displs), communicator_named(comm));
   wrote(recv);
 }
 
 void alltoall_v_inplace(const Tensor& tensor, IntArrayRef send_counts, IntArrayRef send_displs,
-                        IntArrayRef recv_counts, IntArrayRef recv_displs, Name comm) {
+                        IntArrayRef recv_counts, IntArrayRef recv_displs, CommunicatorName comm) {
   bagua::alltoall_v_inplace(tensor, numbers(send_counts), numbers(send_displs),
                             numbers(recv_counts), numbers(recv_displs), communicator_named(comm));
   wrote(tensor);
 }
 
-void send(const Tensor& tensor, int64_t dst, Name comm) {
+void send(const Tensor& tensor, int64_t dst, CommunicatorName comm) {
   bagua::send(tensor, dst, communicator_named(comm));
 }
 
-void recv(const Tensor& tensor, int64_t src, Name comm) {
+void recv(const Tensor& tensor, int64_t src, CommunicatorName comm) {
   bagua::recv(tensor, src, communicator_named(comm));
   wrote(tensor);
 }
@@ -202,15 +204,15 @@ void nothing(Arguments... /*arguments*/) {}
 }  // namespace
 
 void name_for_operators(const Communicator& communicator) {
-  const MutexLock lock(known().mu);
-  known().by_name.insert_or_assign(communicator.name(), communicator);
+  const MutexLock lock(communicators().mu);
+  communicators().by_name.insert_or_assign(communicator.name(), communicator);
 }
 
 Communicator communicator_named(const std::string& name) {
   if (name.empty()) return {};
-  const MutexLock lock(known().mu);
-  const auto found = known().by_name.find(name);
-  if (found == known().by_name.end()) {
+  const MutexLock lock(communicators().mu);
+  const auto found = communicators().by_name.find(name);
+  if (found == communicators().by_name.end()) {
     throw GroupError(fmt::format(
         "there is no communicator \"{}\": pass the name of one that a process group returned",
         name));

@@ -82,9 +82,9 @@ ProcessGroupPtr group(const Name& name) {
   return group;
 }
 
-ProcessGroupPtr make_group(const std::string& key, const std::vector<int>& ranks,
-                           const c10::intrusive_ptr<c10d::Store>& store,
-                           std::optional<Milliseconds> timeout) {
+ProcessGroupPtr make_group_of_manager(const std::string& key, const std::vector<int>& ranks,
+                                      const c10::intrusive_ptr<c10d::Store>& store,
+                                      std::optional<Milliseconds> timeout) {
   ProcessGroupPtr group = manager().make_group(key, ranks, store);
   if (timeout) {
     for (const c10::Device device : group->getDeviceTypes())
@@ -181,7 +181,7 @@ void bind_manager(py::module_& module) {
       "manager_group_name",
       [](const ProcessGroupPtr& group) { return manager().group_name(group); }, py::arg("group"),
       Free());
-  module.def("manager_make_group", &make_group, py::arg("key"), py::arg("ranks"),
+  module.def("manager_make_group", &make_group_of_manager, py::arg("key"), py::arg("ranks"),
              py::arg("store") = py::none(), py::arg("timeout") = py::none(), Free());
   module.def("manager_store", &store, Free());
   module.def("manager_create_process_subgroup", &create_process_subgroup, py::arg("name"),
