@@ -33,7 +33,7 @@ GLOBAL_BATCH = 24  # for 1, 2, 3 and 4 ranks
 FEATURES, HIDDEN, OUTPUTS = 12, 30, 3  # 30 is uneven on 4 ranks
 LONGEST_JOB_S = 240
 LARGEST_DIFFERENCE = 1e-6
-# Of a training that changed its number of ranks on the way, from one that did not: other sums, and Adam amplifies rounding.
+# Difference of a training that changed its number of ranks on the way: other sums, and Adam amplifies rounding.
 LARGEST_AFTER_RESUME = 1e-4
 
 

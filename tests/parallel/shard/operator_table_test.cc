@@ -47,9 +47,8 @@ TEST(OperatorTableTest, TheDocumentedOperatorsAreTheRegisteredOnes) {
   }
   const std::string documented = page.substr(inside, end - inside);
   if (!documented.starts_with(whose)) GTEST_SKIP() << "the page is of another LibTorch:" << whose;
-  EXPECT_EQ(documented, table)
-      << "write it anew: MESHRUN_WRITE_DOCS=$PWD/docs/shard_tensor.md "
-         "bazel-bin/tests/parallel/shard/operator_table_test";
+  EXPECT_EQ(documented, table) << "write it anew: MESHRUN_WRITE_DOCS=$PWD/docs/shard_tensor.md "
+                                  "bazel-bin/tests/parallel/shard/operator_table_test";
 }
 
 TEST(OperatorTableTest, EveryRowSaysWhatItTakes) {

@@ -193,8 +193,7 @@ class Engine::Impl {
   // `operation`: what the calling thread is blocked in meanwhile; null: the watch is not told.
   template <typename Over>
   Actions wait_until(SteadyNanos deadline, const Operation* operation, Over is_over,
-                     bool may_interrupt)
-      MESHRUN_REQUIRES(mu_);
+                     bool may_interrupt) MESHRUN_REQUIRES(mu_);
   // Until the group is not full, or `deadline`. Gives the lock up.
   void wait_for_room(uint32_t group, bool is_point_to_point, SteadyNanos deadline)
       MESHRUN_REQUIRES(mu_);

@@ -16,7 +16,7 @@ namespace {
 
 // Enough for a thread that is woken for the lock; then others' arriving does not stop progress.
 constexpr int kYieldsForTheLock = 100;
-// Of a wait that may be interrupted (parallel/base/interrupts.h): soon enough for a person.
+// Pause between two looks of a wait that may be interrupted (parallel/base/interrupts.h).
 constexpr SteadyNanos kBetweenLooks{50'000'000};
 
 timespec timespec_of(SteadyNanos time) {
