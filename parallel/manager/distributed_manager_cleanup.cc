@@ -115,6 +115,9 @@ DistributedManager::~DistributedManager() {
   release_groups(std::move(groups), state_->backend);
   state_->groups.reset();
   state_->engine.reset();
+  for (const auto& weak : state_->stores) {
+    if (const auto part = weak.lock()) part->end();
+  }
   state_->say_that_it_left();
   state_->world.store.reset();
 }

@@ -79,9 +79,14 @@ ProcessGroupPtr DistributedManager::State::make_group(const std::string& name,
     options.split_from = world_group.get();
     options.split_color = ranks.front();
   }
+  const auto part = c10::make_intrusive<GroupStore>(key, store);
+  {
+    const std::lock_guard lock(stores_mutex);
+    std::erase_if(stores, [](const auto& weak) { return weak.expired(); });
+    stores.emplace_back(part);
+  }
   ProcessGroupPtr group =
-      make_process_group(c10::make_intrusive<c10d::PrefixStore>(key, store), group_rank,
-                         static_cast<int>(ranks.size()), backend, options);
+      make_process_group(part, group_rank, static_cast<int>(ranks.size()), backend, options);
   // One member speaks for all, and by its rank for the group among its siblings of the same name.
   if (world.agent && group_rank == 0 && !is_implied(name, ranks)) {
     const absl::Status announced = world.agent->RegisterGroup(name, ranks, backend);

@@ -22,10 +22,20 @@
 #include "parallel/manager/group_table.h"
 #include "parallel/manager/mesh_layout.h"
 #include "parallel/manager/rendezvous.h"
+#include "torch/csrc/distributed/c10d/HashStore.hpp"
+#include "torch/csrc/distributed/c10d/PrefixStore.hpp"
 #include "torch/csrc/distributed/c10d/ProcessGroup.hpp"
 #include "torch/csrc/distributed/c10d/Store.hpp"
 
 namespace meshrun {
+
+// A group's part of the store. The group's handles may outlive cleanup(), and would keep rank 0's
+// server with its port: so the part lets go of the store when the group has ended.
+class GroupStore : public c10d::PrefixStore {
+ public:
+  using PrefixStore::PrefixStore;
+  void end() { store_ = c10::make_intrusive<c10d::HashStore>(); }
+};
 
 struct DistributedManager::State {
   // The one instance. Never destroyed by the runtime: cleanup() at exit takes it out while LibTorch
@@ -42,6 +52,9 @@ struct DistributedManager::State {
   // Engine of all groups with CPU tensors on ucx; made with the first such group.
   mutable std::once_flag engine_once;
   mutable std::shared_ptr<ucx::Engine> engine;
+
+  mutable std::mutex stores_mutex;
+  mutable std::vector<c10::weak_intrusive_ptr<GroupStore>> stores;  // of all groups
 
   std::mutex unnamed_mutex;
   std::vector<c10::weak_intrusive_ptr<c10d::ProcessGroup>> unnamed;

@@ -193,7 +193,7 @@ def groups(rank, size):
 def wrong_calls(rank, size):
     one = torch.ones(4)
     raises(ValueError, lambda: bagua.allreduce(one, torch.ones(5)), 4, 5)
-    raises(ValueError, lambda: bagua.allreduce_inplace(torch.ones(4 + (rank == size - 1)), ReduceOp.BXOR), "BXOR")
+    raises(ValueError, lambda: bagua.allreduce_inplace(torch.ones(4 + (rank == size - 1)), ReduceOp.BXOR), "bitwise xor")
     raises(ValueError, lambda: bagua.allreduce_inplace(one, 5), 5)
     raises(ValueError, lambda: bagua.broadcast(one, size), size)
     raises(ValueError, lambda: bagua.init_process_group(), "before")

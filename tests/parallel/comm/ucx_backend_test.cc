@@ -146,7 +146,7 @@ MESHRUN_RANK_FUNCTION(ucx_finds_wrong_calls) {
   all_raise([&] { reduce_with(is_odd ? Tensor() : floats, c10d::ReduceOp::SUM); },
             "wrong arguments on rank 1: the tensor is an undefined tensor");
   all_raise([&] { reduce_with(is_odd ? floats.to_sparse() : floats, c10d::ReduceOp::SUM); },
-            "wrong arguments on rank 1");
+            "rank 1 called all_reduce of a sparse tensor");
   all_raise(
       [&] {
         reduce_with(is_odd ? at::_efficientzerotensor({4}, at::kFloat) : floats,
@@ -332,7 +332,11 @@ MESHRUN_RANK_FUNCTION(ucx_monitors_a_barrier) {
   };
   const auto first = stays_away(false, "Rank 1");
   const auto second = stays_away(true, "Ranks 1");
+  // Rank 1 comes when rank 0 has given up twice.
+  Tensors word = {at::zeros({1})};
+  if (world.rank == 0) world.group->send(word, 1, /*tag=*/0)->wait();
   if (world.rank == 1) {
+    world.group->recv(word, 0, /*tag=*/0)->wait();
     world.group->allreduce(sum)->wait();
     expect_text(first, "rank 0: Rank 1 failed to pass");
     expect_text(second, "rank 0: Ranks 1 failed to pass");

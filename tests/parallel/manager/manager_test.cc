@@ -142,6 +142,10 @@ const bool kKept = register_rank_function("kept_handles", [] {
   EXPECT_FLOAT_EQ(sum(world, 1), static_cast<float>(manager().world_size()));
   DistributedManager::cleanup(true);
   EXPECT_FALSE(message_of<c10::Error>([&] { sum(world, 1); }).empty());
+  // The next world at the same address begins anew, whatever is kept of this one.
+  DistributedManager::initialize();
+  EXPECT_FLOAT_EQ(sum(manager().world(), 1), static_cast<float>(manager().world_size()));
+  DistributedManager::cleanup(true);
 });
 TEST(ManagerTest, HandlesThatOutliveCleanupRaise) {
   for (const int size : {1, 2}) {
