@@ -9,7 +9,7 @@ sys.path[:0] = [str(TESTS / "soak"), str(TESTS / "acceptance")]
 import built
 from built import Failed
 from environments import Missing, end_group, free_port, scratch
-from harness import Short
+from harness import Short, skip_soak
 
 # A file, because the ranks import it again.
 SPAWN = """import importlib
@@ -20,6 +20,11 @@ if __name__ == "__main__":
     function = getattr(importlib.import_module(module), function)
     torch.multiprocessing.spawn(function, (int(size), int(port), names), nprocs=int(size))
 """
+
+
+def worlds(*sizes):
+    """Sizes of the worlds that a test runs with: all of them in the soak run, else the first two."""
+    return sizes[:2] if skip_soak() else sizes
 
 
 class Runner:
