@@ -64,8 +64,8 @@ std::function<void()> without_lock(py::object function) {
   };
 }
 
-// What Python keeps beside a model, in an ElasticState or in KeptValues, with the mirrors that these
-// refer to.
+// What Python keeps beside a model, in an ElasticState or in KeptValues, with the mirrors that
+// these refer to.
 template <typename Target>
 class Keeper {
  public:

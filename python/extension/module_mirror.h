@@ -1,7 +1,7 @@
 // A torch::nn::Module with the tensors of a Python module, for what parallel/ does with modules.
 //
-// The tensors are the same ones: what is written here is written there. A tensor that Python puts in
-// place of another one is not seen, so the owner compares them.
+// The tensors are the same ones: what is written here is written there. A tensor that Python puts
+// in place of another one is not seen, so the owner compares them.
 #pragma once
 
 #include <memory>

@@ -76,7 +76,7 @@ Actions Engine::Impl::wait_until(SteadyNanos deadline, const Operation* operatio
   const bool is_interruptible = may_interrupt && has_interrupt_check();
   SteadyNanos next_look =
       is_interruptible ? clock_.SteadyNow() + kBetweenLooks : SteadyNanos::max();
-  const auto must_stop = [&] {
+  const auto must_stop = [&]() MESHRUN_REQUIRES(mu_) {
     return is_over() || (is_interruptible && clock_.SteadyNow() >= next_look);
   };
   ++callers_;
