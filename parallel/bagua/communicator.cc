@@ -7,6 +7,7 @@
 #include "fmt/ranges.h"
 #include "parallel/bagua/process_group.h"
 #include "parallel/base/collective_errors.h"
+#include "parallel/comm/has_failed.h"
 #include "torch/csrc/distributed/c10d/Backend.hpp"
 #include "torch/csrc/distributed/c10d/ProcessGroup.hpp"
 
@@ -86,14 +87,7 @@ bool Communicator::is_aborted() const { return state()->is_aborted; }
 
 bool Communicator::check_abort() const {
   const c10::intrusive_ptr<c10d::ProcessGroup> group = this->group();
-  if (state()->is_aborted) return true;
-  for (const c10::Device& device : group->getDeviceTypes()) {
-    const auto backend = group->getBackend(device.type());
-    // Gloo keeps no account of its errors, and has no method to ask.
-    if (backend->getBackendName() == "gloo") continue;
-    if (backend->getError() != c10d::ErrorType::SUCCESS) return true;
-  }
-  return false;
+  return state()->is_aborted || has_failed(*group);
 }
 
 }  // namespace meshrun::bagua

@@ -6,9 +6,9 @@
 #include "c10/util/Exception.h"
 #include "parallel/base/collective_errors.h"
 #include "parallel/checkpoint/checkpoint.h"
+#include "parallel/comm/has_failed.h"
 #include "parallel/elastic/elastic_context.h"
 #include "parallel/manager/distributed_manager.h"
-#include "torch/csrc/distributed/c10d/Backend.hpp"
 #include "torch/csrc/distributed/c10d/ProcessGroup.hpp"
 
 namespace meshrun::python {
@@ -69,15 +69,7 @@ void keep_and_translate(std::exception_ptr raised) {
 }
 
 bool has_world_failed() {
-  if (!DistributedManager::is_initialized()) return false;
-  const ProcessGroupPtr world = DistributedManager::get().world();
-  for (const c10::Device& device : world->getDeviceTypes()) {
-    const auto backend = world->getBackend(device.type());
-    // Gloo has no method to ask.
-    if (backend->getBackendName() == "gloo") continue;
-    if (backend->getError() != c10d::ErrorType::SUCCESS) return true;
-  }
-  return false;
+  return DistributedManager::is_initialized() && has_failed(*DistributedManager::get().world());
 }
 
 }  // namespace
