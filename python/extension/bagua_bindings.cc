@@ -3,6 +3,7 @@
 #include <pybind11/stl.h>
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <tuple>
@@ -40,26 +41,31 @@ std::optional<c10::Stream> stream_of(const StreamParts& parts) {
 
 using Getter = Communicator (BaguaProcessGroup::*)() const;
 
-auto named(Getter get) {
+auto keyed(Getter get) {
   return [get](const BaguaProcessGroup& group) {
-    Communicator communicator = (group.*get)();
-    name_for_operators(communicator);
-    return communicator;
+    return std::make_unique<KeyedCommunicator>((group.*get)());
   };
 }
 
 void bind_classes(py::module_& m) {
-  py::class_<Communicator>(m, "Communicator",
-                           "A handle of a communicator, which the collectives take")
-      .def("rank", &Communicator::rank, "This process's rank here; -1 outside it")
-      .def("nranks", &Communicator::nranks)
-      .def("ranks", &Communicator::ranks, "World ranks, by rank in the communicator")
-      .def("is_member", &Communicator::is_member)
-      .def_property_readonly("name", &Communicator::name)
-      .def("abort", &Communicator::abort, BaguaReleased(),
-           "Ends all operations under way; they and later ones raise DistBackendError")
-      .def("check_abort", &Communicator::check_abort, BaguaReleased(),
-           "Whether it was aborted, here or elsewhere, or has failed");
+  using Handle = KeyedCommunicator;
+  py::class_<Handle>(m, "Communicator", "A handle of a communicator, which the collectives take")
+      .def(
+          "rank", [](const Handle& handle) { return handle.get().rank(); },
+          "This process's rank here; -1 outside it")
+      .def("nranks", [](const Handle& handle) { return handle.get().nranks(); })
+      .def(
+          "ranks", [](const Handle& handle) { return handle.get().ranks(); },
+          "World ranks, by rank in the communicator")
+      .def("is_member", [](const Handle& handle) { return handle.get().is_member(); })
+      .def_property_readonly("name", [](const Handle& handle) { return handle.get().name(); })
+      .def_property_readonly("key", &Handle::key, "What operators find this handle by")
+      .def(
+          "abort", [](const Handle& handle) { handle.get().abort(); }, BaguaReleased(),
+          "Ends all operations under way; they and later ones raise DistBackendError")
+      .def(
+          "check_abort", [](const Handle& handle) { return handle.get().check_abort(); },
+          BaguaReleased(), "Whether it was aborted, here or elsewhere, or has failed");
   py::class_<BaguaProcessGroup>(m, "BaguaProcessGroup",
                                 "A set of ranks with three communicators: all members, those of "
                                 "this node, and one of each node")
@@ -67,11 +73,11 @@ void bind_classes(py::module_& m) {
              return BaguaProcessGroup(std::move(ranks), stream_of(stream), std::move(name));
            }),
            py::arg("ranks"), py::arg("stream"), py::arg("group_name"), BaguaReleased())
-      .def("get_global_communicator", named(&BaguaProcessGroup::get_global_communicator),
+      .def("get_global_communicator", keyed(&BaguaProcessGroup::get_global_communicator),
            BaguaReleased())
-      .def("get_inter_node_communicator", named(&BaguaProcessGroup::get_inter_node_communicator),
+      .def("get_inter_node_communicator", keyed(&BaguaProcessGroup::get_inter_node_communicator),
            BaguaReleased())
-      .def("get_intra_node_communicator", named(&BaguaProcessGroup::get_intra_node_communicator),
+      .def("get_intra_node_communicator", keyed(&BaguaProcessGroup::get_intra_node_communicator),
            BaguaReleased())
       .def_property_readonly("group_name", &BaguaProcessGroup::group_name)
       .def_property_readonly("ranks", &BaguaProcessGroup::ranks)
@@ -104,9 +110,9 @@ void bind_bagua(py::module_& module) {
       },
       BaguaReleased());
   m.def(
-      "barrier", [](const std::string& name) { bagua::barrier(communicator_named(name)); },
+      "barrier", [](const std::string& key) { bagua::barrier(communicator_of(key)); },
       BaguaReleased());
-  m.def("rank", [](const std::string& name) { return communicator_named(name).rank(); });
+  m.def("rank", [](const std::string& key) { return communicator_of(key).rank(); });
 }
 
 }  // namespace meshrun::python

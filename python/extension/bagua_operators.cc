@@ -4,6 +4,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "ATen/core/Tensor.h"
@@ -21,11 +22,12 @@ using at::Tensor;
 using bagua::Communicator;
 using bagua::ReduceOp;
 using MaybeTensor = std::optional<Tensor>;
-using CommunicatorName = std::string;
+using Key = std::string;
 
 struct Communicators {
   Mutex mu;
-  std::map<std::string, Communicator> by_name MESHRUN_GUARDED_BY(mu);
+  std::map<std::string, Communicator> by_key MESHRUN_GUARDED_BY(mu);
+  int64_t handles MESHRUN_GUARDED_BY(mu) = 0;  // made so far
 };
 
 // Never destroyed: a communicator may outlive the runtime's statics.
@@ -47,113 +49,111 @@ void wrote(at::TensorList tensors) {
 
 std::vector<int64_t> numbers(IntArrayRef given) { return given.vec(); }
 
-void allreduce(const Tensor& send, const Tensor& recv, int64_t op, CommunicatorName comm) {
-  bagua::allreduce(send, recv, reduction(op), communicator_named(comm));
+void allreduce(const Tensor& send, const Tensor& recv, int64_t op, Key comm) {
+  bagua::allreduce(send, recv, reduction(op), communicator_of(comm));
   wrote(recv);
 }
 
-void allreduce_inplace(const Tensor& tensor, int64_t op, CommunicatorName comm) {
-  bagua::allreduce_inplace(tensor, reduction(op), communicator_named(comm));
+void allreduce_inplace(const Tensor& tensor, int64_t op, Key comm) {
+  bagua::allreduce_inplace(tensor, reduction(op), communicator_of(comm));
   wrote(tensor);
 }
 
-void allreduce_coalesced_inplace(at::TensorList tensors, int64_t op, CommunicatorName comm) {
-  bagua::allreduce_coalesced_inplace(tensors.vec(), reduction(op), communicator_named(comm));
+void allreduce_coalesced_inplace(at::TensorList tensors, int64_t op, Key comm) {
+  bagua::allreduce_coalesced_inplace(tensors.vec(), reduction(op), communicator_of(comm));
   wrote(tensors);
 }
 
-void reduce(const Tensor& send, const MaybeTensor& recv, int64_t dst, int64_t op,
-            CommunicatorName comm) {
-  bagua::reduce(send, recv.value_or(Tensor()), dst, reduction(op), communicator_named(comm));
+void reduce(const Tensor& send, const MaybeTensor& recv, int64_t dst, int64_t op, Key comm) {
+  bagua::reduce(send, recv.value_or(Tensor()), dst, reduction(op), communicator_of(comm));
   if (recv) wrote(*recv);
 }
 
-void reduce_inplace(const Tensor& tensor, int64_t dst, int64_t op, CommunicatorName comm) {
-  bagua::reduce_inplace(tensor, dst, reduction(op), communicator_named(comm));
+void reduce_inplace(const Tensor& tensor, int64_t dst, int64_t op, Key comm) {
+  bagua::reduce_inplace(tensor, dst, reduction(op), communicator_of(comm));
   wrote(tensor);
 }
 
-void broadcast(const Tensor& tensor, int64_t src, CommunicatorName comm) {
-  bagua::broadcast(tensor, src, communicator_named(comm));
+void broadcast(const Tensor& tensor, int64_t src, Key comm) {
+  bagua::broadcast(tensor, src, communicator_of(comm));
   wrote(tensor);
 }
 
-void broadcast_coalesced(at::TensorList tensors, int64_t src, CommunicatorName comm) {
-  bagua::broadcast_coalesced(tensors.vec(), src, communicator_named(comm));
+void broadcast_coalesced(at::TensorList tensors, int64_t src, Key comm) {
+  bagua::broadcast_coalesced(tensors.vec(), src, communicator_of(comm));
   wrote(tensors);
 }
 
-void allgather(const Tensor& send, const Tensor& recv, CommunicatorName comm) {
-  bagua::allgather(send, recv, communicator_named(comm));
+void allgather(const Tensor& send, const Tensor& recv, Key comm) {
+  bagua::allgather(send, recv, communicator_of(comm));
   wrote(recv);
 }
 
-void allgather_inplace(const Tensor& tensor, CommunicatorName comm) {
-  bagua::allgather_inplace(tensor, communicator_named(comm));
+void allgather_inplace(const Tensor& tensor, Key comm) {
+  bagua::allgather_inplace(tensor, communicator_of(comm));
   wrote(tensor);
 }
 
-void gather(const Tensor& send, const MaybeTensor& recv, int64_t dst, CommunicatorName comm) {
-  bagua::gather(send, recv.value_or(Tensor()), dst, communicator_named(comm));
+void gather(const Tensor& send, const MaybeTensor& recv, int64_t dst, Key comm) {
+  bagua::gather(send, recv.value_or(Tensor()), dst, communicator_of(comm));
   if (recv) wrote(*recv);
 }
 
-void gather_inplace(const Tensor& tensor, int64_t count, int64_t dst, CommunicatorName comm) {
-  bagua::gather_inplace(tensor, count, dst, communicator_named(comm));
+void gather_inplace(const Tensor& tensor, int64_t count, int64_t dst, Key comm) {
+  bagua::gather_inplace(tensor, count, dst, communicator_of(comm));
   wrote(tensor);
 }
 
-void scatter(const MaybeTensor& send, const Tensor& recv, int64_t src, CommunicatorName comm) {
-  bagua::scatter(send.value_or(Tensor()), recv, src, communicator_named(comm));
+void scatter(const MaybeTensor& send, const Tensor& recv, int64_t src, Key comm) {
+  bagua::scatter(send.value_or(Tensor()), recv, src, communicator_of(comm));
   wrote(recv);
 }
 
-void scatter_inplace(const Tensor& tensor, int64_t count, int64_t src, CommunicatorName comm) {
-  bagua::scatter_inplace(tensor, count, src, communicator_named(comm));
+void scatter_inplace(const Tensor& tensor, int64_t count, int64_t src, Key comm) {
+  bagua::scatter_inplace(tensor, count, src, communicator_of(comm));
   wrote(tensor);
 }
 
-void reduce_scatter(const Tensor& send, const Tensor& recv, int64_t op, CommunicatorName comm) {
-  bagua::reduce_scatter(send, recv, reduction(op), communicator_named(comm));
+void reduce_scatter(const Tensor& send, const Tensor& recv, int64_t op, Key comm) {
+  bagua::reduce_scatter(send, recv, reduction(op), communicator_of(comm));
   wrote(recv);
 }
 
-void reduce_scatter_inplace(const Tensor& tensor, int64_t op, CommunicatorName comm) {
-  bagua::reduce_scatter_inplace(tensor, reduction(op), communicator_named(comm));
+void reduce_scatter_inplace(const Tensor& tensor, int64_t op, Key comm) {
+  bagua::reduce_scatter_inplace(tensor, reduction(op), communicator_of(comm));
   wrote(tensor);
 }
 
-void alltoall(const Tensor& send, const Tensor& recv, CommunicatorName comm) {
-  bagua::alltoall(send, recv, communicator_named(comm));
+void alltoall(const Tensor& send, const Tensor& recv, Key comm) {
+  bagua::alltoall(send, recv, communicator_of(comm));
   wrote(recv);
 }
 
-void alltoall_inplace(const Tensor& tensor, CommunicatorName comm) {
-  bagua::alltoall_inplace(tensor, communicator_named(comm));
+void alltoall_inplace(const Tensor& tensor, Key comm) {
+  bagua::alltoall_inplace(tensor, communicator_of(comm));
   wrote(tensor);
 }
 
 void alltoall_v(const Tensor& send, IntArrayRef send_counts, IntArrayRef send_displs,
-                const Tensor& recv, IntArrayRef recv_counts, IntArrayRef recv_displs,
-                CommunicatorName comm) {
+                const Tensor& recv, IntArrayRef recv_counts, IntArrayRef recv_displs, Key comm) {
   bagua::alltoall_v(send, numbers(send_counts), numbers(send_displs), recv, numbers(recv_counts),
-                    numbers(recv_displs), communicator_named(comm));
+                    numbers(recv_displs), communicator_of(comm));
   wrote(recv);
 }
 
 void alltoall_v_inplace(const Tensor& tensor, IntArrayRef send_counts, IntArrayRef send_displs,
-                        IntArrayRef recv_counts, IntArrayRef recv_displs, CommunicatorName comm) {
+                        IntArrayRef recv_counts, IntArrayRef recv_displs, Key comm) {
   bagua::alltoall_v_inplace(tensor, numbers(send_counts), numbers(send_displs),
-                            numbers(recv_counts), numbers(recv_displs), communicator_named(comm));
+                            numbers(recv_counts), numbers(recv_displs), communicator_of(comm));
   wrote(tensor);
 }
 
-void send(const Tensor& tensor, int64_t dst, CommunicatorName comm) {
-  bagua::send(tensor, dst, communicator_named(comm));
+void send(const Tensor& tensor, int64_t dst, Key comm) {
+  bagua::send(tensor, dst, communicator_of(comm));
 }
 
-void recv(const Tensor& tensor, int64_t src, CommunicatorName comm) {
-  bagua::recv(tensor, src, communicator_named(comm));
+void recv(const Tensor& tensor, int64_t src, Key comm) {
+  bagua::recv(tensor, src, communicator_of(comm));
   wrote(tensor);
 }
 
@@ -203,19 +203,29 @@ void nothing(Arguments... /*arguments*/) {}
 
 }  // namespace
 
-void name_for_operators(const Communicator& communicator) {
+KeyedCommunicator::KeyedCommunicator(Communicator communicator)
+    : communicator_(std::move(communicator)), key_([this] {
+        Communicators& all = communicators();
+        const MutexLock lock(all.mu);
+        std::string key = fmt::format("{}#{}", communicator_.name(), all.handles++);
+        all.by_key.emplace(key, communicator_);
+        return key;
+      }()) {}
+
+KeyedCommunicator::~KeyedCommunicator() {
   const MutexLock lock(communicators().mu);
-  communicators().by_name.insert_or_assign(communicator.name(), communicator);
+  communicators().by_key.erase(key_);
 }
 
-Communicator communicator_named(const std::string& name) {
-  if (name.empty()) return {};
+Communicator communicator_of(const std::string& key) {
+  if (key.empty()) return {};
   const MutexLock lock(communicators().mu);
-  const auto found = communicators().by_name.find(name);
-  if (found == communicators().by_name.end()) {
+  const auto found = communicators().by_key.find(key);
+  if (found == communicators().by_key.end()) {
     throw GroupError(fmt::format(
-        "there is no communicator \"{}\": pass the name of one that a process group returned",
-        name));
+        "there is no communicator \"{}\": pass the key of a handle that a process group returned "
+        "and that is still kept",
+        key));
   }
   return found->second;
 }

@@ -2,9 +2,9 @@
 // meshrun/communication.py calls.
 //
 // They write into their arguments (`Tensor(a!)`) and return nothing, so that compiled programs keep
-// them, in order. The last argument is a communicator's name; "" is the default group's global one.
+// them, in order. The last argument is a handle's key; "" is the default group's global communicator.
 // There are no gradients. Kernels for meta tensors do nothing. Errors: parallel/bagua/collectives.h,
-// and GroupError for a name that nobody has.
+// and GroupError for a key that no handle has.
 #pragma once
 
 #include <string>
@@ -13,9 +13,24 @@
 
 namespace meshrun::python {
 
-// Operators find it by its name from now on, until another one of that name comes.
-void name_for_operators(const bagua::Communicator& communicator);
+// A handle of a communicator that operators find by its key while the handle lives. Keys are unique
+// in the process, and names are not: a world that is joined after cleanup() uses names again, and
+// the operators of a handle from the world before must raise.
+class KeyedCommunicator {
+ public:
+  explicit KeyedCommunicator(bagua::Communicator communicator);
+  ~KeyedCommunicator();
+  KeyedCommunicator(const KeyedCommunicator&) = delete;
+  KeyedCommunicator& operator=(const KeyedCommunicator&) = delete;
 
-bagua::Communicator communicator_named(const std::string& name);
+  const bagua::Communicator& get() const { return communicator_; }
+  const std::string& key() const { return key_; }
+
+ private:
+  const bagua::Communicator communicator_;
+  const std::string key_;
+};
+
+bagua::Communicator communicator_of(const std::string& key);
 
 }  // namespace meshrun::python

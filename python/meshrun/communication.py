@@ -15,7 +15,7 @@ tensors with MESHRUN_CHECK_COLLECTIVES=1); ValueError on a rank that is not in t
 DistBackendError where a rank is lost or the communicator was aborted.
 
 The collectives are operators, torch.ops.meshrun.bagua_allreduce and so on, which write into their arguments: a compiled
-program keeps them. They take a communicator's name, and "" for None.
+program keeps them. They take the key of a handle, and "" for None.
 
 Corresponds to bagua.torch_api.communication. There a call of a rank outside the communicator returns silently.
 """
@@ -89,17 +89,17 @@ def from_torch_group(group: torch.distributed.ProcessGroup,
 def allreduce(send_tensor: Tensor, recv_tensor: Tensor, op: ReduceOp = ReduceOp.SUM,
               comm: Optional[Communicator] = None) -> None:
     """recv_tensor becomes the reduction of all ranks' send_tensor, of as many elements: the same bits on all ranks."""
-    _operators.bagua_allreduce(send_tensor, recv_tensor, int(op), _name(comm))
+    _operators.bagua_allreduce(send_tensor, recv_tensor, int(op), _key(comm))
 
 
 def allreduce_inplace(tensor: Tensor, op: ReduceOp = ReduceOp.SUM, comm: Optional[Communicator] = None) -> None:
-    _operators.bagua_allreduce_inplace(tensor, int(op), _name(comm))
+    _operators.bagua_allreduce_inplace(tensor, int(op), _key(comm))
 
 
 def allreduce_coalesced_inplace(tensors: List[Tensor], op: ReduceOp = ReduceOp.SUM,
                                 comm: Optional[Communicator] = None) -> None:
     """Each tensor for itself, of any dtype and size, in one operation."""
-    _operators.bagua_allreduce_coalesced_inplace(list(tensors), int(op), _name(comm))
+    _operators.bagua_allreduce_coalesced_inplace(list(tensors), int(op), _key(comm))
 
 
 def hierarchical_allreduce_inplace(tensor: Tensor, op: ReduceOp = ReduceOp.SUM,
@@ -111,78 +111,78 @@ def hierarchical_allreduce_inplace(tensor: Tensor, op: ReduceOp = ReduceOp.SUM,
 def reduce(send_tensor: Tensor, recv_tensor: Optional[Tensor], dst: int, op: ReduceOp = ReduceOp.SUM,
            comm: Optional[Communicator] = None) -> None:
     """recv_tensor at `dst` becomes the reduction; elsewhere it is not used and may be None."""
-    _operators.bagua_reduce(send_tensor, recv_tensor, dst, int(op), _name(comm))
+    _operators.bagua_reduce(send_tensor, recv_tensor, dst, int(op), _key(comm))
 
 
 def reduce_inplace(tensor: Tensor, dst: int, op: ReduceOp = ReduceOp.SUM,
                    comm: Optional[Communicator] = None) -> None:
     """The tensors of the other ranks are unchanged."""
-    _operators.bagua_reduce_inplace(tensor, dst, int(op), _name(comm))
+    _operators.bagua_reduce_inplace(tensor, dst, int(op), _key(comm))
 
 
 def broadcast(tensor: Tensor, src: int = 0, comm: Optional[Communicator] = None) -> None:
-    _operators.bagua_broadcast(tensor, src, _name(comm))
+    _operators.bagua_broadcast(tensor, src, _key(comm))
 
 
 def broadcast_coalesced(tensors: List[Tensor], src: int = 0, comm: Optional[Communicator] = None) -> None:
-    _operators.bagua_broadcast_coalesced(list(tensors), src, _name(comm))
+    _operators.bagua_broadcast_coalesced(list(tensors), src, _key(comm))
 
 
 def allgather(send_tensor: Tensor, recv_tensor: Tensor, comm: Optional[Communicator] = None) -> None:
     """Block r of recv_tensor, which has n times as many elements, becomes rank r's send_tensor."""
-    _operators.bagua_allgather(send_tensor, recv_tensor, _name(comm))
+    _operators.bagua_allgather(send_tensor, recv_tensor, _key(comm))
 
 
 def allgather_inplace(tensor: Tensor, comm: Optional[Communicator] = None) -> None:
     """Block r becomes rank r's block r. The number of elements is a multiple of n."""
-    _operators.bagua_allgather_inplace(tensor, _name(comm))
+    _operators.bagua_allgather_inplace(tensor, _key(comm))
 
 
 def gather(send_tensor: Tensor, recv_tensor: Optional[Tensor], dst: int, comm: Optional[Communicator] = None) -> None:
     """allgather() at `dst` alone; elsewhere recv_tensor is not used and may be None."""
-    _operators.bagua_gather(send_tensor, recv_tensor, dst, _name(comm))
+    _operators.bagua_gather(send_tensor, recv_tensor, dst, _key(comm))
 
 
 def gather_inplace(tensor: Tensor, count: int, dst: int, comm: Optional[Communicator] = None) -> None:
     """Rank r gives `count` elements; at `dst` the tensor has n * count, and its own block is filled."""
-    _operators.bagua_gather_inplace(tensor, count, dst, _name(comm))
+    _operators.bagua_gather_inplace(tensor, count, dst, _key(comm))
 
 
 def scatter(send_tensor: Optional[Tensor], recv_tensor: Tensor, src: int, comm: Optional[Communicator] = None) -> None:
     """recv_tensor becomes this rank's block of `src`'s send_tensor, which is not used elsewhere and may be None."""
-    _operators.bagua_scatter(send_tensor, recv_tensor, src, _name(comm))
+    _operators.bagua_scatter(send_tensor, recv_tensor, src, _key(comm))
 
 
 def scatter_inplace(tensor: Tensor, count: int, src: int, comm: Optional[Communicator] = None) -> None:
     """The tensor of `count` elements becomes this rank's block of `src`'s, which has n * count and is unchanged."""
-    _operators.bagua_scatter_inplace(tensor, count, src, _name(comm))
+    _operators.bagua_scatter_inplace(tensor, count, src, _key(comm))
 
 
 def reduce_scatter(send_tensor: Tensor, recv_tensor: Tensor, op: ReduceOp = ReduceOp.SUM,
                    comm: Optional[Communicator] = None) -> None:
     """recv_tensor becomes this rank's block of the reduction of send_tensor, which has n times as many elements."""
-    _operators.bagua_reduce_scatter(send_tensor, recv_tensor, int(op), _name(comm))
+    _operators.bagua_reduce_scatter(send_tensor, recv_tensor, int(op), _key(comm))
 
 
 def reduce_scatter_inplace(tensor: Tensor, op: ReduceOp = ReduceOp.SUM, comm: Optional[Communicator] = None) -> None:
     """This rank's own block is reduced; the others are unchanged."""
-    _operators.bagua_reduce_scatter_inplace(tensor, int(op), _name(comm))
+    _operators.bagua_reduce_scatter_inplace(tensor, int(op), _key(comm))
 
 
 def alltoall(send_tensor: Tensor, recv_tensor: Tensor, comm: Optional[Communicator] = None) -> None:
     """Block r of recv_tensor becomes what rank r has in its block for this rank."""
-    _operators.bagua_alltoall(send_tensor, recv_tensor, _name(comm))
+    _operators.bagua_alltoall(send_tensor, recv_tensor, _key(comm))
 
 
 def alltoall_inplace(tensor: Tensor, comm: Optional[Communicator] = None) -> None:
-    _operators.bagua_alltoall_inplace(tensor, _name(comm))
+    _operators.bagua_alltoall_inplace(tensor, _key(comm))
 
 
 def alltoall_v(send_tensor: Tensor, send_counts: Sequence[int], send_displs: Sequence[int], recv_tensor: Tensor,
                recv_counts: Sequence[int], recv_displs: Sequence[int], comm: Optional[Communicator] = None) -> None:
     """Sends send_counts[r] elements from send_displs[r] on to rank r; writes those of rank r from recv_displs[r] on."""
     _operators.bagua_alltoall_v(send_tensor, list(send_counts), list(send_displs), recv_tensor, list(recv_counts),
-                                list(recv_displs), _name(comm))
+                                list(recv_displs), _key(comm))
 
 
 def alltoall_v_inplace(tensor: Tensor, send_counts: Sequence[int], send_displs: Sequence[int],
@@ -190,26 +190,26 @@ def alltoall_v_inplace(tensor: Tensor, send_counts: Sequence[int], send_displs: 
                        comm: Optional[Communicator] = None) -> None:
     """What is sent is what the tensor held before the call."""
     _operators.bagua_alltoall_v_inplace(tensor, list(send_counts), list(send_displs), list(recv_counts),
-                                        list(recv_displs), _name(comm))
+                                        list(recv_displs), _key(comm))
 
 
 def send(tensor: Tensor, dst: int, comm: Optional[Communicator] = None) -> None:
-    _operators.bagua_send(tensor, dst, _name(comm))
+    _operators.bagua_send(tensor, dst, _key(comm))
 
 
 def recv(tensor: Tensor, src: int, comm: Optional[Communicator] = None) -> None:
-    _operators.bagua_recv(tensor, src, _name(comm))
+    _operators.bagua_recv(tensor, src, _key(comm))
 
 
 def barrier(comm: Optional[Communicator] = None) -> None:
     """Waits until all ranks of the communicator have called it."""
-    _bagua.barrier(_name(comm))
+    _bagua.barrier(_key(comm))
 
 
 def broadcast_object(obj: object, src: int = 0, comm: Optional[Communicator] = None) -> object:
     """The object of rank `src`, by pickle; at `src` the object itself. ValueError on all ranks where `src` cannot pickle
     its object, with the reason."""
-    is_src = _bagua.rank(_name(comm)) == src
+    is_src = _bagua.rank(_key(comm)) == src
     data, is_object = b"", True
     if is_src:
         try:
@@ -227,8 +227,8 @@ def broadcast_object(obj: object, src: int = 0, comm: Optional[Communicator] = N
     return obj if is_src else pickle.loads(data)
 
 
-def _name(comm: Optional[Communicator]) -> str:
-    return "" if comm is None else comm.name
+def _key(comm: Optional[Communicator]) -> str:
+    return "" if comm is None else comm.key
 
 
 def _parts(stream: Optional[torch.cuda.Stream]):

@@ -282,6 +282,36 @@ def spawned(rank, size, port, names):
         raise AssertionError("a communicator outlives its world")
 
 
+def joins_again(rank, size, port, names):
+    """A handle of the world before raises, also where the next world has a communicator of the same name."""
+    environment(rank, size, port)
+    DistributedManager.initialize()
+    bagua.init_process_group()
+    first = bagua.new_group([0]).get_global_communicator()
+    DistributedManager.cleanup(barrier=True)
+    DistributedManager.initialize()
+    bagua.init_process_group()
+    second = bagua.new_group().get_global_communicator()
+    assert first.name == second.name and first.key != second.key
+    x = torch.tensor([1.0])
+    for call in (lambda: bagua.allreduce_inplace(x, comm=first), lambda: bagua.barrier(first)):
+        try:
+            call()
+        except (dist.DistBackendError, ValueError) as error:  # of a rank that was not in it
+            assert "\n" not in str(error).strip(), error
+        else:
+            raise AssertionError("a communicator outlives its world")
+    assert x.item() == 1
+    bagua.allreduce_inplace(x, comm=second)
+    assert x.item() == size
+    key = second.key
+    del second
+    raises(ValueError, lambda: torch.ops.meshrun.bagua_broadcast(x, 0, key), key)
+    DistributedManager.cleanup(barrier=True)
+    if rank == 0:
+        print(f"  {size} ranks: joins_again", flush=True)
+
+
 def begins_alone(rank, size, port, names):
     """init_process_group() joins the job itself; a store is torch.distributed's."""
     environment(rank, size, port)
