@@ -135,40 +135,38 @@ Tensor zeros_connected_to(const Tensor& nothing, c10::SymIntArrayRef shape, int6
   return at::cat({nothing.unsqueeze(-1), zeros.unsqueeze(-1)}, dim).squeeze(-1);
 }
 
-Tensor all_gather_v_autograd(const Tensor& tensor, OptionalSymIntArrayRef sizes, int64_t dim,
-                             bool use_fp32, string_view group, bool traced) {
+// all_gather_v and reduce_scatter_v, which are each other's adjoint. `backward`: as errors name it;
+// static.
+Tensor symmetric_autograd(const c10::TypedOperatorHandle<SymmetricOperator>& forward,
+                          const c10::TypedOperatorHandle<SymmetricOperator>& adjoint,
+                          const char* backward, const Tensor& tensor, OptionalSymIntArrayRef sizes,
+                          int64_t dim, bool use_fp32, string_view group, bool traced) {
   return linear(
       tensor,
       [&](bool has_node) {
-        return all_gather_v_operator().call(tensor, sizes, dim, use_fp32, group,
-                                            traced || has_node);
+        return forward.call(tensor, sizes, dim, use_fp32, group, traced || has_node);
       },
       [&](const Tensor&) -> Adjoint {
-        return [sizes = kept(sizes), dim, use_fp32, group = std::string(group)](
+        return [&adjoint, backward, sizes = kept(sizes), dim, use_fp32, group = std::string(group)](
                    const Tensor& cotangent, Saved) {
-          const CalledAs name("backward of all_gather_v");
-          return reduce_scatter_v_operator().call(cotangent, view_of(sizes), dim, use_fp32, group,
-                                                  false);
+          const CalledAs name(backward);
+          return adjoint.call(cotangent, view_of(sizes), dim, use_fp32, group, false);
         };
       });
 }
 
+Tensor all_gather_v_autograd(const Tensor& tensor, OptionalSymIntArrayRef sizes, int64_t dim,
+                             bool use_fp32, string_view group, bool traced) {
+  return symmetric_autograd(all_gather_v_operator(), reduce_scatter_v_operator(),
+                            "backward of all_gather_v", tensor, sizes, dim, use_fp32, group,
+                            traced);
+}
+
 Tensor reduce_scatter_v_autograd(const Tensor& tensor, OptionalSymIntArrayRef sizes, int64_t dim,
                                  bool use_fp32, string_view group, bool traced) {
-  return linear(
-      tensor,
-      [&](bool has_node) {
-        return reduce_scatter_v_operator().call(tensor, sizes, dim, use_fp32, group,
-                                                traced || has_node);
-      },
-      [&](const Tensor&) -> Adjoint {
-        return [sizes = kept(sizes), dim, use_fp32, group = std::string(group)](
-                   const Tensor& cotangent, Saved) {
-          const CalledAs name("backward of reduce_scatter_v");
-          return all_gather_v_operator().call(cotangent, view_of(sizes), dim, use_fp32, group,
-                                              false);
-        };
-      });
+  return symmetric_autograd(reduce_scatter_v_operator(), all_gather_v_operator(),
+                            "backward of reduce_scatter_v", tensor, sizes, dim, use_fp32, group,
+                            traced);
 }
 
 Tensor gather_v_autograd(const Tensor& tensor, OptionalSymIntArrayRef sizes, int64_t dim,
