@@ -54,7 +54,6 @@ from typing import Any, Optional, Union
 
 import torch
 
-import meshrun.torch
 from meshrun import _kept_bytes
 from meshrun._optimizer_states import OptimizerStates
 from meshrun.distributed import _join
@@ -75,9 +74,11 @@ __all__ = ["CheckpointDamagedError", "CheckpointDirectory", "CheckpointError", "
 
 def _tensors_of(module: torch.nn.Module) -> list[tuple[str, torch.Tensor, bool]]:
     """(name, tensor, is a parameter) of what state_dict() holds. Raises NotImplementedError for what lies in pieces."""
-    persistent = module.state_dict(keep_vars=True).keys()
+    # Not by state_dict() itself: this runs in each step, and the program's hooks are called there.
+    passing = {f"{prefix}.{name}" if prefix else name for prefix, owner in module.named_modules()
+               for name in owner._non_persistent_buffers_set}
     found = [(name, value, True) for name, value in module.named_parameters()]
-    found += [(name, value, False) for name, value in module.named_buffers() if name in persistent]
+    found += [(name, value, False) for name, value in module.named_buffers() if name not in passing]
     for name, value, _ in found:
         if type(value) not in (torch.Tensor, torch.nn.Parameter):
             raise NotImplementedError(f"{name} is a {type(value).__name__}, and a rank keeps what it has whole: save a module in "
