@@ -52,8 +52,11 @@ class Runner:
             raise Failed(f"{' '.join(map(str, command[-4:]))} exited {process.returncode}:\n{output[-6000:]}")
         return output
 
+    def spawn_command(self, function, size, *names):
+        return [self.python, self.program, self.module, function, size, free_port(), *names]
+
     def spawned(self, function, size, *names):
-        said = self.run([self.python, self.program, self.module, function, size, free_port(), *names])
+        said = self.run(self.spawn_command(function, size, *names))
         print("\n".join(line for line in said.splitlines() if line.startswith("  ")), flush=True)
 
     def ends_early(self):
@@ -74,12 +77,13 @@ class Runner:
         print("  2 ranks: ends_early")
 
 
-def with_extension(name, module, test):
-    """Calls test(runner, directory, package) with the extension built; ends the program with what is wrong."""
+def with_extension(name, module, test, package=None):
+    """Calls test(runner, directory, package) with the extension built, or given; ends the program with what is wrong. The last
+    line is what the test returns, or that it passed."""
     try:
         with scratch() as (directory, _):
-            package = built.package(directory / "built")
-            test(Runner(built.python(), directory, package, module), directory, package)
+            package = built.package(directory / "built", package)
+            verdict = test(Runner(built.python(), directory, package, module), directory, package)
     except (Failed, Missing, Short) as error:
         sys.exit(f"tests/python/{name}: {error}")
-    print(f"{name}: passed")
+    print(verdict or f"{name}: passed")
