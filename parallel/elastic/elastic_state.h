@@ -121,9 +121,9 @@ class ElasticState {
   // changed since the last update(). A loop of the program's own says commit(steps) before it
   // begins: 0, or the steps of what restore() or a checkpoint gave.
   void update(const std::function<void()>& change);
-  // update() in two halves, for a caller whose change is no function, such as a block of Python. The
-  // second one comes in the same thread, also after an exception: `is_whole` false leaves the state
-  // half-done until commit().
+  // The two halves of update(). Callers that have no function use them, such as a block of Python.
+  // The same thread calls end_update(), also after an exception: `is_whole` false then leaves the
+  // state half-done until commit().
   void begin_update();
   void end_update(BoolArgument is_whole = true);
 

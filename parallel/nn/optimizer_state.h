@@ -47,8 +47,8 @@ class ParameterStates {
 // A switch (amsgrad, nesterov) is 0 or 1.
 using GroupOptions = std::map<std::string, double>;
 
-// The interface of an optimizer that is no torch::optim one, such as Python's. Every rank has all of
-// its states. Its class also derives from torch::optim::Optimizer, for the groups of parameters.
+// Interface of an optimizer of another runtime, such as Python's. Every rank has all of its states.
+// Its class also derives from torch::optim::Optimizer, which holds the groups of parameters.
 class ForeignOptimizer {
  public:
   virtual ~ForeignOptimizer() = default;

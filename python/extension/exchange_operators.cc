@@ -65,7 +65,7 @@ const auto& transpose_adjoint_operator() {
 
 // CPU and CUDA.
 
-// A length that is no multiple of the ranks leaves a short row, which the plan reports.
+// If the length does not divide by the ranks, the last row is short, and the plan reports that.
 std::vector<std::vector<int64_t>> table_of(IntArrayRef sizes, int world) {
   const auto count = static_cast<size_t>(world);
   std::vector<std::vector<int64_t>> rows;

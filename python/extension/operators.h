@@ -63,7 +63,7 @@ SymRange sym_split(const c10::SymInt& extent, int world, int rank);
 // Like `tensor` except its extent along `dim`. Uninitialised, contiguous.
 at::Tensor meta_with_extent(const at::Tensor& tensor, int64_t dim, const c10::SymInt& extent);
 
-// Whether a call with this tensor only traces, so that there is no peer to ask.
+// Whether a call with this tensor is traced only. Such a call must not ask a peer.
 bool is_traced(const at::Tensor& tensor);
 
 template <typename Function>
