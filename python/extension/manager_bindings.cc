@@ -76,9 +76,15 @@ void cleanup(bool barrier) {
   drop_unused_worlds();
 }
 
+// While the default group is bound to a device, torch.distributed splits NCCL's communicator for
+// each new group, by a call that all ranks must make. Here members alone make theirs, so ranks that
+// are not in the new group would wait for ever.
+void unbind(c10d::ProcessGroup& group) { group.setBoundDeviceId(std::nullopt); }
+
 ProcessGroupPtr group(const Name& name) {
   ProcessGroupPtr group = manager().group(known(name));
   hold_engine(*group);
+  unbind(*group);
   return group;
 }
 
@@ -86,6 +92,7 @@ ProcessGroupPtr make_group_of_manager(const std::string& key, const std::vector<
                                       const c10::intrusive_ptr<c10d::Store>& store,
                                       std::optional<Milliseconds> timeout) {
   ProcessGroupPtr group = manager().make_group(key, ranks, store);
+  unbind(*group);
   if (timeout) {
     for (const c10::Device device : group->getDeviceTypes())
       group->getBackend(device.type())->setTimeout(*timeout);
