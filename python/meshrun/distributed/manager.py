@@ -207,7 +207,7 @@ class DistributedManager:
         _extension.manager_create_groups(config._in_order(), bool(verbose))
         for name, _, _ in config._in_order():
             if name != "world":
-                        _join.named_group(name)
+                _join.named_group(name)
 
     # -- meshes --
 
