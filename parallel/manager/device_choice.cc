@@ -1,5 +1,6 @@
 #include "parallel/manager/device_choice.h"
 
+#include "ATen/detail/CUDAHooksInterface.h"
 #include "c10/core/impl/VirtualGuardImpl.h"
 #include "fmt/format.h"
 #include "parallel/base/errors.h"
@@ -8,8 +9,9 @@
 namespace meshrun {
 
 int gpu_count() {
-  if (!c10::impl::hasDeviceGuardImpl(c10::DeviceType::CUDA)) return 0;
-  return c10::impl::VirtualGuardImpl(c10::DeviceType::CUDA).deviceCount();
+  // The device guard may count wrong: where there is no GPU, torch.compile puts one there that
+  // counts 8.
+  return at::detail::getCUDAHooks().deviceCount();
 }
 
 std::string choose_backend(const std::optional<std::string>& asked, int gpus) {
