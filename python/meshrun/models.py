@@ -3,7 +3,17 @@
 import torch
 from torch import Tensor, nn
 
-__all__ = ["FullyConnected", "FullyConnectedLayer"]
+__all__ = ["DistributedAFNO", "DistributedAFNONet", "FullyConnected", "FullyConnectedLayer"]
+
+
+def __getattr__(name):
+    # They need the extension; the others are PyTorch's alone.
+    if name not in ("DistributedAFNO", "DistributedAFNONet"):
+        raise AttributeError(f"module 'meshrun.models' has no attribute {name!r}")
+    from meshrun.distributed import afno
+
+    return getattr(afno, name)
+
 
 _ACTIVATIONS = {
     "celu": nn.functional.celu, "elu": nn.functional.elu, "gelu": nn.functional.gelu, "hardtanh": nn.functional.hardtanh,

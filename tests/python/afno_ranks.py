@@ -1,0 +1,183 @@
+"""What each rank of tests/python/afno does: DistributedAFNO against the model that one rank alone has, in float64."""
+
+import os
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+
+from manager_ranks import raised
+from meshrun.distributed import DistributedManager, UndefinedGroupError
+from meshrun.models import DistributedAFNO, DistributedAFNONet
+
+FIELD, PATCH, CHANNELS, EMBED, BLOCKS, DEPTH, FRACTION = (16, 24), (4, 2), 12, 24, 12, 2, 0.7
+OPTIONS = {"inp_shape": FIELD, "patch_size": PATCH, "in_chans": CHANNELS, "out_chans": CHANNELS, "embed_dim": EMBED,
+           "depth": DEPTH, "mlp_ratio": 2.0, "num_blocks": BLOCKS, "hard_thresholding_fraction": FRACTION}
+
+
+def alone(state, x):
+    """The network of OPTIONS as its paper has it: convolutions, and products of complex numbers."""
+    p, q = PATCH
+    h, w = FIELD[0] // p, FIELD[1] // q
+    y = F.conv2d(x, state["patch_embed.proj.weight"], state["patch_embed.proj.bias"], stride=PATCH).permute(0, 2, 3, 1)
+    y = y + state["pos_embed"].view(1, h, w, -1)
+    for i in range(DEPTH):
+        def of(name):
+            return state[f"blocks.{i}.{name}"]
+
+        def product(z, number):
+            weight, bias = torch.complex(*of(f"filter.w{number}")), torch.complex(*of(f"filter.b{number}"))
+            return torch.einsum("bhwki,kio->bhwko", z, weight) + bias
+
+        z = F.layer_norm(y, (EMBED,), of("norm1.weight"), of("norm1.bias"), 1e-6)
+        modes = torch.fft.rfft2(z, dim=(1, 2), norm="ortho").unflatten(-1, (BLOCKS, -1))
+        total = h // 2 + 1
+        kept = int(total * FRACTION)
+        rows, columns = slice(total - kept, total + kept), slice(0, kept)
+        some = torch.view_as_real(product(modes[:, rows, columns], 1))
+        some = product(torch.view_as_complex(torch.relu(some)), 2)
+        mixed = torch.zeros_like(modes)
+        mixed[:, rows, columns] = torch.view_as_complex(F.softshrink(torch.view_as_real(some), 0.01))
+        y = torch.fft.irfft2(mixed.flatten(-2), s=(h, w), dim=(1, 2), norm="ortho") + z + y
+        z = F.layer_norm(y, (EMBED,), of("norm2.weight"), of("norm2.bias"), 1e-6)
+        z = F.gelu(F.linear(z, of("mlp.fc1.weight"), of("mlp.fc1.bias")))
+        y = y + F.linear(z, of("mlp.fc2.weight"), of("mlp.fc2.bias"))
+    y = F.linear(y, state["head.weight"]).view(x.shape[0], h, w, p, q, CHANNELS)
+    return y.permute(0, 5, 1, 3, 2, 4).reshape(x.shape[0], CHANNELS, *FIELD)
+
+
+def close(got, expected, name):
+    difference = ((got - expected).norm() / expected.norm()).item()
+    assert got.shape == expected.shape and difference < 1e-12, (name, got.shape, expected.shape, difference)
+
+
+def piece_of(whole, dim, group):
+    manager = DistributedManager()
+    size = whole.shape[dim] // manager.group_size(group)
+    return whole.narrow(dim, size * manager.group_rank(group), size)
+
+
+def equals_one_rank(spatial_group=None, inputs=False, outputs=False):
+    """Outputs, and gradients of the input and of all parameters."""
+    options = {**OPTIONS, "input_is_matmul_parallel": inputs, "output_is_matmul_parallel": outputs}
+    torch.manual_seed(11 + dist.get_rank())  # rank 0's counts
+    model = DistributedAFNONet(**options, spatial_group=spatial_group)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(3)  # so that modes pass the threshold
+    model = model.double()
+    state = {name: value.requires_grad_() for name, value in model.full_state_dict().items()}
+    generator = torch.Generator().manual_seed(5)
+    x = torch.randn(2, CHANNELS, *FIELD, dtype=torch.float64, generator=generator, requires_grad=True)
+    weight = torch.randn(2, CHANNELS, *FIELD, dtype=torch.float64, generator=generator)
+    y = alone(state, x)
+    (y * weight).sum().backward()
+    assert all(value.grad.abs().max() > 0 for value in state.values())
+
+    def own(whole, is_cut):
+        whole = piece_of(whole, 1, "model_parallel") if is_cut else whole
+        return piece_of(whole, 3, spatial_group) if spatial_group else whole
+
+    mine = own(x.detach(), inputs).clone().requires_grad_()
+    got = model(mine)
+    close(got.detach(), own(y.detach(), outputs), "output")
+    (got * own(weight, outputs)).sum().backward()
+    close(mine.grad, own(x.grad, inputs), "input")
+    dims = model.parameter_shards()
+    assert set(dims) == set(state)
+    for name, parameter in model.named_parameters():
+        close(parameter.grad, piece_of(state[name].grad, dims[name], "model_parallel"), name)
+    again = DistributedAFNONet(**options, spatial_group=spatial_group).double()
+    again.load_full_state_dict({name: value.detach() for name, value in state.items()})
+    with torch.no_grad():
+        assert torch.equal(again(mine), got)
+
+
+def channels(rank, size):
+    DistributedManager.create_process_subgroup("model_parallel", size)
+    for inputs in (False, True):
+        for outputs in (False, True):
+            equals_one_rank(inputs=inputs, outputs=outputs)
+
+
+def field(rank, size):
+    DistributedManager().initialize_mesh((-1, 2 if size == 4 else 1), ("spatial_parallel", "model_parallel"))
+    equals_one_rank("spatial_parallel")
+    equals_one_rank("spatial_parallel", inputs=True, outputs=True)
+
+
+def training(rank, size):
+    """The constructor of PhysicsNeMo's class, a training, a graph of torch.compile, bfloat16, dropout."""
+    DistributedManager.create_process_subgroup("model_parallel", size)
+    torch.manual_seed(3)
+    model = DistributedAFNO((16, 16), 3, patch_size=4, embed_dim=24, depth=2, num_blocks=12)
+    x = torch.randn(2, 3, 16, 16, generator=torch.Generator().manual_seed(1))
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    losses = []
+    for _ in range(5):
+        optimizer.zero_grad()
+        loss = (model(x) - x).square().mean()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    assert losses[-1] < 0.9 * losses[0]
+    every = [None] * size
+    dist.all_gather_object(every, losses)
+    assert all(each == losses for each in every)
+    with torch.no_grad():
+        compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
+        assert torch.allclose(compiled(x), model(x), atol=1e-6)
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            low = model(x)
+        assert 0 < (low.float() - model(x)).abs().max() < 0.1
+        net = DistributedAFNONet((16, 16), (4, 4), 3, 3, 24, 2, drop_rate=0.4, drop_path_rate=0.3, num_blocks=12)
+        torch.manual_seed(9)
+        first = net(x)
+        torch.manual_seed(9)
+        assert torch.equal(net(x), first) and not torch.equal(net(x), first)
+        assert torch.equal(net.eval()(x), net(x))
+
+
+def wrong_calls(rank, size):
+    raised(UndefinedGroupError, lambda: DistributedAFNO((16, 16), 3), "model_parallel", "MODEL_PARALLEL_SIZE")
+    DistributedManager.create_process_subgroup("model_parallel", size)
+    raised(ValueError, lambda: DistributedAFNO((16, 20), 3), "[16, 20]", "[16, 16]")
+    raised(ValueError, lambda: DistributedAFNO((16, 16), 3, num_blocks=7), "256", "7")
+    raised(ValueError, lambda: DistributedAFNO((16, 16), 3, depth=0), "depth", "0")
+    if size > 1:
+        raised(ValueError, lambda: DistributedAFNO((16, 16), 7, channel_parallel_inputs=True), "7", str(size))
+        raised(ValueError, lambda: DistributedAFNO((16, 16), 3, embed_dim=24, num_blocks=12,
+                                                   depth=1 + (rank == size - 1)), "depth=1", "depth=2")
+    model = DistributedAFNO((16, 16), 3, embed_dim=24, depth=1, num_blocks=12)
+    x = torch.ones(1, 3, 16, 16)
+    raised(ValueError, lambda: model(x[:, :2] if rank == 0 else x), "(B, 3, 16, 16)", "[1, 2, 16, 16]")
+    raised(ValueError, lambda: model(x.double() if rank == size - 1 else x), "float64", "float32")
+    assert model(x).shape == (1, 3, 16, 16)
+    try:
+        model.load_full_state_dict({})
+    except RuntimeError as error:
+        assert "Missing key" in str(error) and "pos_embed" in str(error)
+    else:
+        raise AssertionError("no error")
+
+
+CASES = [channels, field, training, wrong_calls]
+
+
+def spawned(rank, size, port, names):
+    os.environ.update(RANK=str(rank), WORLD_SIZE=str(size), MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
+    torch.set_num_threads(1)
+    for case in CASES:
+        if names and case.__name__ not in names:
+            continue
+        DistributedManager.initialize()
+        # Also after torch.compile, which makes LibTorch's device guard count GPUs that are not there.
+        assert size > 1 or DistributedManager().cuda == torch.cuda.is_available()
+        try:
+            case(rank, size)
+        except BaseException as error:
+            error.add_note(f"in the case {case.__name__} on rank {rank} of {size}")
+            raise
+        DistributedManager.cleanup(barrier=True)
+        if rank == 0:
+            print(f"  {size} ranks: {case.__name__}", flush=True)
