@@ -1,6 +1,6 @@
 // What returns handles or numbers or keeps hooks on parameters, and so has neither gradient nor
-// trace: fused_all_reduce, the asynchronous transpose, reduce_loss and mark_module_as_shared. They
-// are operators because tensors cross from Python that way without its libraries.
+// trace: the asynchronous transpose, reduce_loss and mark_module_as_shared. They are operators
+// because tensors cross from Python that way without its libraries.
 #include <map>
 #include <memory>
 #include <optional>
@@ -13,12 +13,10 @@
 #include "c10/util/Exception.h"
 #include "parallel/base/collective_errors.h"
 #include "parallel/collectives/call/collective.h"
-#include "parallel/collectives/fused_all_reduce.h"
 #include "parallel/collectives/reduce_loss.h"
 #include "parallel/collectives/transpose.h"
 #include "parallel/nn/shared_module.h"
 #include "python/extension/operators.h"
-#include "torch/custom_class.h"
 #include "torch/library.h"
 #include "torch/nn/module.h"
 
@@ -26,47 +24,6 @@ namespace meshrun::python {
 namespace {
 
 using at::Tensor;
-
-struct FusedReduction : torch::CustomClassHolder {
-  FusedReduction(std::vector<detail::FusedLeaf> leaves, std::string problem,
-                 const FusedAllReduceOptions& options, bool async_op)
-      : reduction(std::move(leaves), std::move(problem), options, async_op) {}
-  detail::FusedReduction reduction;
-};
-using FusedPtr = c10::intrusive_ptr<FusedReduction>;
-
-c10d::ReduceOp::RedOpType reduction_of(const std::string& op, std::string& problem) {
-  if (op == "SUM") return c10d::ReduceOp::SUM;
-  if (op == "AVG") return c10d::ReduceOp::AVG;
-  if (op == "MIN") return c10d::ReduceOp::MIN;
-  if (op == "MAX") return c10d::ReduceOp::MAX;
-  if (problem.empty()) {
-    problem = "fused_all_reduce: op is " + op + "; SUM, AVG, MIN or MAX is expected";
-  }
-  return c10d::ReduceOp::SUM;
-}
-
-// `problem`: found by the caller; empty: none. `group` is absent where the process is in no group,
-// so that there is nobody to reduce with.
-FusedPtr start_fused_all_reduce(const std::vector<std::string>& keys,
-                                const std::vector<Tensor>& tensors, const std::string& op,
-                                const std::optional<double>& weight,
-                                const std::optional<at::ScalarType>& buffer_dtype,
-                                const std::optional<std::string>& group, bool async_op,
-                                std::string problem) {
-  std::vector<detail::FusedLeaf> leaves;
-  for (size_t i = 0; i < tensors.size(); ++i) leaves.push_back({keys.at(i), tensors[i]});
-  FusedAllReduceOptions options;
-  options.op = reduction_of(op, problem);
-  options.weight = weight;
-  options.buffer_dtype = buffer_dtype;
-  if (group) options.group = group_named(*group);
-  return c10::make_intrusive<FusedReduction>(std::move(leaves), std::move(problem), options,
-                                             async_op);
-}
-
-bool is_fused_completed(const FusedPtr& handle) { return handle->reduction.is_completed(); }
-std::vector<Tensor> wait_fused(const FusedPtr& handle) { return handle->reduction.wait(); }
 
 // The ranks' extents along dim1, which they tell each other.
 std::vector<int64_t> transpose_sizes(const Tensor& tensor, int64_t dim0, int64_t dim1,
@@ -130,10 +87,6 @@ std::optional<double> reduced_loss(double loss, int64_t dst_rank, bool mean) {
 }  // namespace
 
 TORCH_LIBRARY_FRAGMENT(meshrun, m) {
-  m.class_<FusedReduction>("FusedReduction");
-  m.def("start_fused_all_reduce", &start_fused_all_reduce);
-  m.def("is_fused_completed", &is_fused_completed);
-  m.def("wait_fused", &wait_fused);
   m.def("transpose_sizes", &transpose_sizes);
   m.def("transpose_async", &transpose_async);
   m.def("mark_as_shared", &mark_as_shared);

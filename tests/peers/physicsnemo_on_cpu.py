@@ -4,7 +4,8 @@ hook and a plugin of pytest. Their files stay as they are.
 install(), called when an interpreter starts (sitecustomize, so also in ranks that a test spawns):
 - `physicsnemo.distributed` and its modules are `meshrun.distributed` and its, where PEER_DISTRIBUTED is "meshrun";
 - `physicsnemo` and `physicsnemo.core` load no more than the tests ask for: their own import needs Warp and much else;
-- where they count GPUs there are PEER_RANKS, waiting for one is nothing, and the device cuda:0 is the CPU;
+- where they count GPUs there are PEER_RANKS, waiting for one is nothing, the device cuda:0 is the CPU, and seeding a GPU
+  seeds the CPU;
 - init_process_group(device_id=) is left out for the CPU, which torch refuses and their own manager passes;
 - `meshrun.distributed.utils` has the private sum by which test_utils.py computes what it expects.
 
@@ -76,6 +77,7 @@ def stand_in_for_gpus():
 
     torch.cuda.device_count = lambda: int(os.environ["PEER_RANKS"])
     torch.cuda.synchronize = lambda device=None: None
+    torch.cuda.manual_seed = torch.manual_seed
     for name in ("arange", "tensor"):
         setattr(torch, name, on_cpu(getattr(torch, name)))
     init = torch.distributed.init_process_group

@@ -348,18 +348,32 @@ def small_functions(rank, size):
             wrong()
     own = {"b": torch.full((2, 3), float(rank)), "a": [torch.tensor(rank, dtype=torch.float64), (torch.ones(1),)]}
     total = fused_all_reduce(own)
-    assert list(total) == ["b", "a"] and isinstance(total["a"][1], tuple)
+    assert list(total) == ["b", "a"] and total["a"][1] == [size]
     assert total["b"].dtype == torch.float32 and torch.equal(total["b"], torch.full((2, 3), size * (size - 1) / 2))
     assert total["a"][0].dtype == torch.float64 and total["a"][1][0] == size
     assert fused_all_reduce([torch.tensor(rank)], op=dist.ReduceOp.MAX)[0] == size - 1
     mean = fused_all_reduce(torch.tensor(float(rank)), op=dist.ReduceOp.AVG, weight=float(rank + 1))
     assert abs(mean.item() - sum(r * (r + 1) for r in range(size)) / (size * (size + 1) / 2)) < 1e-6
+    held = TensorDict({"y": torch.tensor(float(rank)), "x": TensorDict({"z": torch.ones(2)})})
+    total = fused_all_reduce(held)
+    assert type(total) is TensorDict and type(total["x"]) is TensorDict and list(total) == ["y", "x"]
+    assert total["y"] == size * (size - 1) // 2 and total["x"]["z"].tolist() == [size, size] and held["y"] == rank
+    assert fused_all_reduce({}) == {} and fused_all_reduce([]) == []
     later, work = fused_all_reduce({"x": torch.tensor(rank + 1)}, async_op=True)
     assert work.wait() and work.is_completed() and later["x"] == size * (size + 1) // 2
     with raises(ValueError):
         fused_all_reduce([torch.ones(1), torch.ones(1, dtype=torch.int64)])
     with raises(TypeError):
         fused_all_reduce({"x": 3})
+
+
+class TensorDict(dict):
+    """What fused_all_reduce asks of a tensordict.TensorDict."""
+
+    batch_size = torch.Size()
+
+    def empty(self):
+        return TensorDict()
 
 
 def shared_modules(rank, size):
@@ -419,6 +433,7 @@ def others_count(rank, size):
 
 def opchecks(rank, size):
     from torch.library import opcheck
+    from torch.utils._pytree import tree_map
 
     sizes = [r + 1 for r in range(size)]
     full, slices, indices, table = graph(size, 0, torch.float32)
@@ -438,6 +453,7 @@ def opchecks(rank, size):
         ("gather_v", (f32(sizes[rank]), sizes, 0, size - 1)),
         ("scatter_v", (f32(width if rank == 0 else 0), sizes)),
         ("scatter_v", (f32(3, width if rank == 0 else 1), sizes, 1)),
+        ("fused_all_reduce", ([f32(2, 3), f32()], ["loss", "rate"], "AVG", 2.0, None, group)),
         ("indexed_all_to_all_v", (f32(slices[rank], 3), indices[rank], flat)),
         ("indexed_all_to_all_v_reverse", (f32(received, 3), indices[rank], flat, slices[rank])),
         ("distributed_transpose", (f32(5, sizes[rank], 2), 0, 1, sizes)),
@@ -456,7 +472,7 @@ def opchecks(rank, size):
     for name, (tensor, *rest) in cases:
         # Without a gradient the checks are a part of the same.
         for needs_gradient in (True, False) if name == "all_gather_v" else (True,):
-            given = (tensor.clone().requires_grad_(needs_gradient), *rest)
+            given = (tree_map(lambda one: one.clone().requires_grad_(needs_gradient), tensor), *rest)
             try:
                 opcheck(getattr(ops, name).default, given)
             except Exception as error:
@@ -510,6 +526,10 @@ def compiled(rank, size):
     got = torch.compile(named, fullgraph=True, backend="aot_eager")(x.detach())
     if rank == 0:
         assert got.shape == (6, sum(sizes))
+    metrics = lambda loss, rows: fused_all_reduce({"rows": rows, "loss": loss}, op=dist.ReduceOp.AVG)["loss"] * 2
+    got = torch.compile(metrics, fullgraph=True, backend="aot_eager")(x.sum(), torch.ones(3))
+    assert not got.requires_grad
+    same(got, metrics(x.sum(), torch.ones(3)))
     # What a rank holds may change from call to call.
     dynamic = torch.compile(lambda x, sizes: autograd.all_gather_v(x, sizes).sin(), fullgraph=True, backend="aot_eager",
                             dynamic=True)

@@ -31,22 +31,31 @@ class FusedAllReduceWork:
         return True
 
 
+def _is_tensor_dict(tree):
+    """A tensordict.TensorDict, which may be a Mapping too."""
+    return hasattr(tree, "batch_size") and hasattr(tree, "keys") and hasattr(tree, "empty")
+
+
 def _leaves(tree, path, found):
     """Adds (path, tensor) in the order of the keys, and returns what rebuilds the structure from tensors by path."""
     if isinstance(tree, torch.Tensor):
         found.append((path, tree.detach()))
         return lambda tensors: tensors[path]
-    if isinstance(tree, Mapping) or hasattr(tree, "batch_size") and hasattr(tree, "keys"):
+    if isinstance(tree, Mapping) or _is_tensor_dict(tree):
         # In the order of the keys, which is that of all ranks; the result has the mapping's own order.
         parts = {key: _leaves(tree[key], (*path, str(key)), found) for key in sorted(tree.keys(), key=str)}
         keys = list(tree.keys())
-        if isinstance(tree, Mapping):
-            return lambda tensors: {key: parts[key](tensors) for key in keys}
-        return lambda tensors: type(tree)({key: parts[key](tensors) for key in keys}, batch_size=tree.batch_size)
+
+        def rebuild(tensors):
+            result = tree.empty() if _is_tensor_dict(tree) else {}
+            for key in keys:
+                result[key] = parts[key](tensors)
+            return result
+
+        return rebuild
     if isinstance(tree, Sequence) and not isinstance(tree, (str, bytes)):
         parts = [_leaves(item, (*path, i), found) for i, item in enumerate(tree)]
-        build = tuple if isinstance(tree, tuple) else list
-        return lambda tensors: build(part(tensors) for part in parts)
+        return lambda tensors: [part(tensors) for part in parts]
     raise TypeError(f"fused_all_reduce takes tensors, mappings and sequences of them, not {type(tree).__name__}")
 
 
@@ -56,8 +65,9 @@ def fused_all_reduce(tensors, *, op=dist.ReduceOp.SUM, group=None, buffer_dtype=
 
         metrics = fused_all_reduce({"loss": loss, "error": error}, op=dist.ReduceOp.AVG)
 
-    tensors: a tensor, or a mapping or sequence of such, nested at will; any shapes, several dtypes. Returns the same
-    structure: shapes, dtypes and devices as given, detached, in new memory. With async_op (structure, work).
+    tensors: a tensor, or a mapping, TensorDict or sequence of such, nested at will; any shapes, several dtypes. Returns
+    the same structure: a tensor, dict, TensorDict or list; shapes, dtypes and devices as given, detached, in new
+    memory. With async_op (structure, work).
     op: SUM, AVG, MIN or MAX. weight: with AVG, this rank's weight; sum(weight * x) / sum(weight).
     Floating-point and complex tensors are reduced in their common type, at least float32; integers in theirs, exactly;
     integers mixed with floats are a ValueError unless buffer_dtype names the type to reduce in. device: where the
@@ -71,11 +81,10 @@ def fused_all_reduce(tensors, *, op=dist.ReduceOp.SUM, group=None, buffer_dtype=
     moved = leaves if device is None else [leaf.to(device) for leaf in leaves]
     group = group_name(group) if group is not None or dist.is_initialized() else None
     op_name = next((name for name in ("SUM", "AVG", "MIN", "MAX") if op == getattr(dist.ReduceOp, name)), str(op))
-    handle = _ops.start_fused_all_reduce([".".join(map(str, path)) for path, _ in found], moved, op_name, weight,
-                                         buffer_dtype, group, async_op, "")
+    call = (moved, [".".join(map(str, path)) for path, _ in found], op_name, weight, buffer_dtype, group)
     if async_op:
-        results = [leaf.clone() for leaf in leaves]
+        handle, results = _ops.start_fused_all_reduce(*call), [leaf.clone() for leaf in leaves]
     else:
-        results = [reduced.to(leaf.device) for reduced, leaf in zip(_ops.wait_fused(handle), leaves)]
+        results = [reduced.to(leaf.device) for reduced, leaf in zip(_ops.fused_all_reduce(*call), leaves)]
     result = rebuild({path: tensor for (path, _), tensor in zip(found, results)})
     return (result, FusedAllReduceWork(handle, results)) if async_op else result

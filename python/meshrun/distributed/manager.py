@@ -120,6 +120,7 @@ class DistributedManager:
     initialization_method = property(
         lambda self: _extension.manager_initialization_method(),
         doc='"COORDINATOR", "ENV", "SLURM", "OPENMPI", "MPICH", "SINGLE", or what setup() was given.')
+    _initialization_method = property(lambda self: self.initialization_method.lower(), doc="In PhysicsNeMo's words.")
 
     @property
     def broadcast_buffers(self):

@@ -8,8 +8,8 @@ import torch
 from torch._higher_order_ops.effects import _register_effectful_op
 from torch._library.effects import EffectType
 
-COMMUNICATING = ["all_gather_v", "distributed_transpose", "distributed_transpose_adjoint", "gather_v",
-                 "indexed_all_to_all_v", "indexed_all_to_all_v_reverse", "irfft2", "irfft2_adjoint",
+COMMUNICATING = ["all_gather_v", "distributed_transpose", "distributed_transpose_adjoint", "fused_all_reduce",
+                 "gather_v", "indexed_all_to_all_v", "indexed_all_to_all_v_reverse", "irfft2", "irfft2_adjoint",
                  "reduce_from_parallel_region", "reduce_scatter_v", "rfft2", "rfft2_adjoint", "scatter_v"]
 
 for _name in COMMUNICATING:
