@@ -453,7 +453,7 @@ def opchecks(rank, size):
         ("gather_v", (f32(sizes[rank]), sizes, 0, size - 1)),
         ("scatter_v", (f32(width if rank == 0 else 0), sizes)),
         ("scatter_v", (f32(3, width if rank == 0 else 1), sizes, 1)),
-        ("fused_all_reduce", ([f32(2, 3), f32()], ["loss", "rate"], "AVG", 2.0, None, group)),
+        ("fused_all_reduce", ([f32(2, 3), f32(1)], ["loss", "rate"], "AVG", 2.0, None, group)),
         ("indexed_all_to_all_v", (f32(slices[rank], 3), indices[rank], flat)),
         ("indexed_all_to_all_v_reverse", (f32(received, 3), indices[rank], flat, slices[rank])),
         ("distributed_transpose", (f32(5, sizes[rank], 2), 0, 1, sizes)),
