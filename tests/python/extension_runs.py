@@ -11,14 +11,13 @@ from built import Failed
 from environments import Missing, end_group, free_port, scratch
 from harness import Short, skip_soak
 
-# A file, because the ranks import it again.
+# Ranks are forked, so that torch is loaded once for all of them.
 SPAWN = """import importlib
 import sys
 import torch.multiprocessing
-if __name__ == "__main__":
-    module, function, size, port, *names = sys.argv[1:]
-    function = getattr(importlib.import_module(module), function)
-    torch.multiprocessing.spawn(function, (int(size), int(port), names), nprocs=int(size))
+module, function, size, port, *names = sys.argv[1:]
+function = getattr(importlib.import_module(module), function)
+torch.multiprocessing.start_processes(function, (int(size), int(port), names), nprocs=int(size), start_method="fork")
 """
 
 
@@ -33,8 +32,6 @@ class Runner:
     def __init__(self, python, directory, package, module):
         self.python = python
         self.module = module
-        self.program = directory / "spawn.py"
-        self.program.write_text(SPAWN)
         self.environ = built.environ(package, TESTS / "python", MESHRUN_TEST_DIRECTORY=str(directory))
 
     def run(self, command, timeout=300, **changes):
@@ -53,7 +50,7 @@ class Runner:
         return output
 
     def spawn_command(self, function, size, *names):
-        return [self.python, self.program, self.module, function, size, free_port(), *names]
+        return [self.python, "-c", SPAWN, self.module, function, size, free_port(), *names]
 
     def spawned(self, function, size, *names):
         said = self.run(self.spawn_command(function, size, *names))
