@@ -1,5 +1,6 @@
 #include "python/extension/bagua_operators.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <map>
 #include <optional>
@@ -8,6 +9,7 @@
 #include <vector>
 
 #include "ATen/core/Tensor.h"
+#include "c10/core/DispatchKey.h"
 #include "core/mutex.h"
 #include "fmt/format.h"
 #include "parallel/bagua/collectives.h"
@@ -198,8 +200,15 @@ std::string name_in(const std::string& schema) {
   return full_schema(schema.substr(0, schema.find('(')));
 }
 
-template <typename... Arguments>
-void nothing(Arguments... /*arguments*/) {}
+bool is_fake(const Tensor& tensor) { return tensor.key_set().has(c10::DispatchKey::Python); }
+bool is_fake(const MaybeTensor& tensor) { return tensor && is_fake(*tensor); }
+bool is_fake(at::TensorList tensors) {
+  return std::any_of(tensors.begin(), tensors.end(), [](const Tensor& t) { return is_fake(t); });
+}
+template <typename NotATensor>
+bool is_fake(const NotATensor& /*argument*/) {
+  return false;
+}
 
 }  // namespace
 
@@ -234,17 +243,18 @@ TORCH_LIBRARY_FRAGMENT(meshrun, m) {
   each_operator([&](const char* schema, auto*) { m.def(full_schema(schema).c_str()); });
 }
 
-TORCH_LIBRARY_IMPL(meshrun, CPU, m) {
+// Sparse tensors, tensors of other devices and empty lists come here too: the function refuses them
+// on all ranks, and PyTorch's dispatcher would on this rank alone.
+TORCH_LIBRARY_IMPL(meshrun, CompositeExplicitAutograd, m) {
   each_operator([&](const char* schema, auto* kernel) { m.impl(name_in(schema).c_str(), kernel); });
 }
 
-TORCH_LIBRARY_IMPL(meshrun, CUDA, m) {
-  each_operator([&](const char* schema, auto* kernel) { m.impl(name_in(schema).c_str(), kernel); });
-}
-
+// A program that is traced has fake tensors. A meta tensor in a program that runs is refused.
 TORCH_LIBRARY_IMPL(meshrun, Meta, m) {
-  each_operator([&]<typename... Arguments>(const char* schema, void (*)(Arguments...)) {
-    m.impl(name_in(schema).c_str(), &nothing<Arguments...>);
+  each_operator([&]<typename... Arguments>(const char* schema, void (*kernel)(Arguments...)) {
+    m.impl(name_in(schema).c_str(), [kernel](Arguments... arguments) {
+      if (!(is_fake(arguments) || ...)) kernel(arguments...);
+    });
   });
 }
 

@@ -23,8 +23,9 @@ Corresponds to bagua.torch_api.communication. There a call of a rank outside the
 from __future__ import annotations
 
 import enum
+import operator
 import pickle
-from typing import List, Optional, Sequence
+from typing import Dict, Iterable, List, Optional, Sequence, Tuple
 
 import torch
 from torch import Tensor
@@ -72,34 +73,34 @@ def is_initialized() -> bool:
     return _bagua.is_initialized()
 
 
-def new_group(ranks: Optional[Sequence[int]] = None, stream: Optional[torch.cuda.Stream] = None) -> BaguaProcessGroup:
+def new_group(ranks: Optional[Sequence[int]] = None, stream: Optional[torch.Stream] = None) -> BaguaProcessGroup:
     """A group of `ranks` (None: all), sorted. All ranks of the job call it with the same ranks, else ValueError on all.
 
-    CUDA tensors' collectives run on `stream`; None: the default group's.
+    CUDA tensors' collectives run on `stream`; None: the default group's. On the CPU it has no effect.
     """
-    return _bagua.new_group(None if ranks is None else list(ranks), _parts(stream))
+    return _bagua.new_group(None if ranks is None else list(ranks), stream)
 
 
 def from_torch_group(group: torch.distributed.ProcessGroup,
-                     stream: Optional[torch.cuda.Stream] = None) -> BaguaProcessGroup:
+                     stream: Optional[torch.Stream] = None) -> BaguaProcessGroup:
     """The group of the ranks of a group of torch.distributed. All of them call it."""
-    return _bagua.from_torch_group(group, _parts(stream))
+    return _bagua.from_torch_group(group, stream)
 
 
 def allreduce(send_tensor: Tensor, recv_tensor: Tensor, op: ReduceOp = ReduceOp.SUM,
               comm: Optional[Communicator] = None) -> None:
     """recv_tensor becomes the reduction of all ranks' send_tensor, of as many elements: the same bits on all ranks."""
-    _operators.bagua_allreduce(send_tensor, recv_tensor, int(op), _key(comm))
+    _call("allreduce", comm, send_tensor=send_tensor, recv_tensor=recv_tensor, op=op)
 
 
 def allreduce_inplace(tensor: Tensor, op: ReduceOp = ReduceOp.SUM, comm: Optional[Communicator] = None) -> None:
-    _operators.bagua_allreduce_inplace(tensor, int(op), _key(comm))
+    _call("allreduce_inplace", comm, tensor=tensor, op=op)
 
 
 def allreduce_coalesced_inplace(tensors: List[Tensor], op: ReduceOp = ReduceOp.SUM,
                                 comm: Optional[Communicator] = None) -> None:
     """Each tensor for itself, of any dtype and size, in one operation."""
-    _operators.bagua_allreduce_coalesced_inplace(list(tensors), int(op), _key(comm))
+    _call("allreduce_coalesced_inplace", comm, tensors=tensors, op=op)
 
 
 def hierarchical_allreduce_inplace(tensor: Tensor, op: ReduceOp = ReduceOp.SUM,
@@ -111,94 +112,94 @@ def hierarchical_allreduce_inplace(tensor: Tensor, op: ReduceOp = ReduceOp.SUM,
 def reduce(send_tensor: Tensor, recv_tensor: Optional[Tensor], dst: int, op: ReduceOp = ReduceOp.SUM,
            comm: Optional[Communicator] = None) -> None:
     """recv_tensor at `dst` becomes the reduction; elsewhere it is not used and may be None."""
-    _operators.bagua_reduce(send_tensor, recv_tensor, dst, int(op), _key(comm))
+    _call("reduce", comm, send_tensor=send_tensor, recv_tensor=recv_tensor, dst=dst, op=op)
 
 
 def reduce_inplace(tensor: Tensor, dst: int, op: ReduceOp = ReduceOp.SUM,
                    comm: Optional[Communicator] = None) -> None:
     """The tensors of the other ranks are unchanged."""
-    _operators.bagua_reduce_inplace(tensor, dst, int(op), _key(comm))
+    _call("reduce_inplace", comm, tensor=tensor, dst=dst, op=op)
 
 
 def broadcast(tensor: Tensor, src: int = 0, comm: Optional[Communicator] = None) -> None:
-    _operators.bagua_broadcast(tensor, src, _key(comm))
+    _call("broadcast", comm, tensor=tensor, src=src)
 
 
 def broadcast_coalesced(tensors: List[Tensor], src: int = 0, comm: Optional[Communicator] = None) -> None:
-    _operators.bagua_broadcast_coalesced(list(tensors), src, _key(comm))
+    _call("broadcast_coalesced", comm, tensors=tensors, src=src)
 
 
 def allgather(send_tensor: Tensor, recv_tensor: Tensor, comm: Optional[Communicator] = None) -> None:
     """Block r of recv_tensor, which has n times as many elements, becomes rank r's send_tensor."""
-    _operators.bagua_allgather(send_tensor, recv_tensor, _key(comm))
+    _call("allgather", comm, send_tensor=send_tensor, recv_tensor=recv_tensor)
 
 
 def allgather_inplace(tensor: Tensor, comm: Optional[Communicator] = None) -> None:
     """Block r becomes rank r's block r. The number of elements is a multiple of n."""
-    _operators.bagua_allgather_inplace(tensor, _key(comm))
+    _call("allgather_inplace", comm, tensor=tensor)
 
 
 def gather(send_tensor: Tensor, recv_tensor: Optional[Tensor], dst: int, comm: Optional[Communicator] = None) -> None:
     """allgather() at `dst` alone; elsewhere recv_tensor is not used and may be None."""
-    _operators.bagua_gather(send_tensor, recv_tensor, dst, _key(comm))
+    _call("gather", comm, send_tensor=send_tensor, recv_tensor=recv_tensor, dst=dst)
 
 
 def gather_inplace(tensor: Tensor, count: int, dst: int, comm: Optional[Communicator] = None) -> None:
     """Rank r gives `count` elements; at `dst` the tensor has n * count, and its own block is filled."""
-    _operators.bagua_gather_inplace(tensor, count, dst, _key(comm))
+    _call("gather_inplace", comm, tensor=tensor, count=count, dst=dst)
 
 
 def scatter(send_tensor: Optional[Tensor], recv_tensor: Tensor, src: int, comm: Optional[Communicator] = None) -> None:
     """recv_tensor becomes this rank's block of `src`'s send_tensor, which is not used elsewhere and may be None."""
-    _operators.bagua_scatter(send_tensor, recv_tensor, src, _key(comm))
+    _call("scatter", comm, send_tensor=send_tensor, recv_tensor=recv_tensor, src=src)
 
 
 def scatter_inplace(tensor: Tensor, count: int, src: int, comm: Optional[Communicator] = None) -> None:
     """The tensor of `count` elements becomes this rank's block of `src`'s, which has n * count and is unchanged."""
-    _operators.bagua_scatter_inplace(tensor, count, src, _key(comm))
+    _call("scatter_inplace", comm, tensor=tensor, count=count, src=src)
 
 
 def reduce_scatter(send_tensor: Tensor, recv_tensor: Tensor, op: ReduceOp = ReduceOp.SUM,
                    comm: Optional[Communicator] = None) -> None:
     """recv_tensor becomes this rank's block of the reduction of send_tensor, which has n times as many elements."""
-    _operators.bagua_reduce_scatter(send_tensor, recv_tensor, int(op), _key(comm))
+    _call("reduce_scatter", comm, send_tensor=send_tensor, recv_tensor=recv_tensor, op=op)
 
 
 def reduce_scatter_inplace(tensor: Tensor, op: ReduceOp = ReduceOp.SUM, comm: Optional[Communicator] = None) -> None:
     """This rank's own block is reduced; the others are unchanged."""
-    _operators.bagua_reduce_scatter_inplace(tensor, int(op), _key(comm))
+    _call("reduce_scatter_inplace", comm, tensor=tensor, op=op)
 
 
 def alltoall(send_tensor: Tensor, recv_tensor: Tensor, comm: Optional[Communicator] = None) -> None:
     """Block r of recv_tensor becomes what rank r has in its block for this rank."""
-    _operators.bagua_alltoall(send_tensor, recv_tensor, _key(comm))
+    _call("alltoall", comm, send_tensor=send_tensor, recv_tensor=recv_tensor)
 
 
 def alltoall_inplace(tensor: Tensor, comm: Optional[Communicator] = None) -> None:
-    _operators.bagua_alltoall_inplace(tensor, _key(comm))
+    _call("alltoall_inplace", comm, tensor=tensor)
 
 
 def alltoall_v(send_tensor: Tensor, send_counts: Sequence[int], send_displs: Sequence[int], recv_tensor: Tensor,
                recv_counts: Sequence[int], recv_displs: Sequence[int], comm: Optional[Communicator] = None) -> None:
     """Sends send_counts[r] elements from send_displs[r] on to rank r; writes those of rank r from recv_displs[r] on."""
-    _operators.bagua_alltoall_v(send_tensor, list(send_counts), list(send_displs), recv_tensor, list(recv_counts),
-                                list(recv_displs), _key(comm))
+    _call("alltoall_v", comm, send_tensor=send_tensor, send_counts=send_counts, send_displs=send_displs,
+          recv_tensor=recv_tensor, recv_counts=recv_counts, recv_displs=recv_displs)
 
 
 def alltoall_v_inplace(tensor: Tensor, send_counts: Sequence[int], send_displs: Sequence[int],
                        recv_counts: Sequence[int], recv_displs: Sequence[int],
                        comm: Optional[Communicator] = None) -> None:
     """What is sent is what the tensor held before the call."""
-    _operators.bagua_alltoall_v_inplace(tensor, list(send_counts), list(send_displs), list(recv_counts),
-                                        list(recv_displs), _key(comm))
+    _call("alltoall_v_inplace", comm, tensor=tensor, send_counts=send_counts, send_displs=send_displs,
+          recv_counts=recv_counts, recv_displs=recv_displs)
 
 
 def send(tensor: Tensor, dst: int, comm: Optional[Communicator] = None) -> None:
-    _operators.bagua_send(tensor, dst, _key(comm))
+    _call("send", comm, tensor=tensor, dst=dst)
 
 
 def recv(tensor: Tensor, src: int, comm: Optional[Communicator] = None) -> None:
-    _operators.bagua_recv(tensor, src, _key(comm))
+    _call("recv", comm, tensor=tensor, src=src)
 
 
 def barrier(comm: Optional[Communicator] = None) -> None:
@@ -209,14 +210,14 @@ def barrier(comm: Optional[Communicator] = None) -> None:
 def broadcast_object(obj: object, src: int = 0, comm: Optional[Communicator] = None) -> object:
     """The object of rank `src`, by pickle; at `src` the object itself. ValueError on all ranks where `src` cannot pickle
     its object, with the reason."""
-    is_src = _bagua.rank(_key(comm)) == src
+    is_src = not _problem_of_int("src", src) and _bagua.rank(_key(comm)) == operator.index(src)  # else broadcast() refuses it
     data, is_object = b"", True
     if is_src:
         try:
             data = pickle.dumps(obj)
         except Exception as error:
             data, is_object = f"{type(error).__name__}: {error}".encode(), False
-    head = torch.tensor([len(data), is_object])
+    head = torch.tensor([len(data), is_object], device="cpu")  # not torch.set_default_device()'s
     broadcast(head, src, comm)
     size, is_object = head.tolist()
     body = torch.frombuffer(bytearray(data) if is_src else bytearray(size), dtype=torch.uint8) if size else head[:0].byte()
@@ -228,8 +229,70 @@ def broadcast_object(obj: object, src: int = 0, comm: Optional[Communicator] = N
 
 
 def _key(comm: Optional[Communicator]) -> str:
-    return "" if comm is None else comm.key
+    if comm is None:
+        return ""
+    if not isinstance(comm, Communicator):
+        raise TypeError(f"comm must be a Communicator, as group.get_global_communicator() returns, and is {_kind(comm)}")
+    return comm.key
 
 
-def _parts(stream: Optional[torch.cuda.Stream]):
-    return None if stream is None else (stream.stream_id, stream.device_index, stream.device_type)
+# Arguments that ranks which do not use them may leave out.
+_OPTIONAL = {("reduce", "recv_tensor"), ("gather", "recv_tensor"), ("scatter", "send_tensor")}
+
+
+def _call(name: str, comm: Optional[Communicator], **arguments: object) -> None:
+    """Calls an operator with arguments in the order of its schema, which are checked here as far as PyTorch's dispatcher
+    would refuse them, on this rank alone."""
+    key, problem = _key(comm), ""
+    for argument, value in arguments.items():
+        if argument.endswith("tensor"):
+            is_left_out = value is None and (name, argument) in _OPTIONAL
+            problem = problem or ("" if is_left_out else _problem_of_tensor(argument, value))
+        elif argument.endswith("s"):
+            found, arguments[argument] = _listed(argument, value)
+            problem = problem or found
+        else:
+            problem = problem or _problem_of_int(argument, value)
+    if problem:
+        _refuse(f"{name}: {problem}", name, key, arguments)
+    getattr(_operators, f"bagua_{name}")(*arguments.values(), key)
+
+
+def _problem_of_tensor(argument: str, value: object) -> str:
+    if not isinstance(value, Tensor):
+        return f"{argument} must be a tensor, and is {_kind(value)}"
+    if hasattr(value, "to_local"):
+        return f"{argument} is {_kind(value)}, and collectives take local tensors: pass its to_local()"
+    return f"{argument} is a nested tensor, and must be a dense one" if value.is_nested else ""
+
+
+def _problem_of_int(argument: str, value: object) -> str:
+    try:
+        number = value if isinstance(value, int) else operator.index(value)
+    except (TypeError, RuntimeError):  # of a tensor
+        return f"{argument} must be an integer, and is {_kind(value)}"
+    return "" if -2**63 <= number < 2**63 else f"{argument} is {number}, which 64 bits cannot hold"
+
+
+def _listed(argument: str, values: object) -> Tuple[str, list]:
+    """What is wrong with a list of tensors or of numbers, and the list."""
+    if isinstance(values, (Tensor, str)) or not isinstance(values, Iterable):
+        return f"{argument} must be a list, and is {_kind(values)}", []
+    listed = list(values)
+    problem_of = _problem_of_tensor if argument == "tensors" else _problem_of_int
+    problems = [problem_of(f"{argument}[{i}]", value) for i, value in enumerate(listed)]
+    return next(filter(None, problems), ""), listed
+
+
+def _refuse(problem: str, name: str, key: str, arguments: Dict[str, object]) -> None:
+    """ValueError, also on the other ranks, which come to a collective."""
+    if name in ("send", "recv"):
+        raise ValueError(problem)
+    flat = [one for value in arguments.values() for one in (value if isinstance(value, list) else [value])]
+    device = next((str(one.device) for one in flat if isinstance(one, Tensor)), None)
+    _bagua.refuse(key, device, problem)
+
+
+def _kind(value: object) -> str:
+    name = type(value).__name__
+    return "None" if value is None else f"{'an' if name[0] in 'aeiou' else 'a'} {name}"

@@ -9,6 +9,8 @@ import warnings
 
 import torch
 import torch.distributed as dist
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.proxy_tensor import make_fx
 
 import meshrun.communication as bagua
 from manager_ranks import environment, raised
@@ -208,6 +210,105 @@ def wrong_calls(rank, size):
     assert one.tolist() == [size] * 4
 
 
+def wrong_types(rank, size):
+    """What one rank gives and PyTorch's dispatcher would refuse there is an error on all ranks."""
+    one, two, is_wrong = torch.ones(4), torch.zeros(4), rank == size - 1
+    coo, block = one.to_sparse(), torch.eye(4).to_sparse_csr()
+    quantized = torch.quantize_per_tensor(one, 0.1, 0, torch.qint8)
+    nested = torch.nested.nested_tensor([one, two], layout=torch.jagged)
+    meta = torch.empty(4, device="meta")
+    wrong_tensors = [(None, "None"), ([one], "a list"), (1.0, "a float"), ("x", "a str"), (coo, "Sparse"),
+                     (block, "SparseCsr"), (quantized, "quantized"), (nested, "nested"), (meta, "meta"),
+                     (one.to_mkldnn(), "Mkldnn")]
+    wrong_lists = [([], "empty"), (None, "None"), (one, "a Tensor"), ([one, None], "tensors[1]"), ([[one]], "tensors[0]"),
+                   ([coo], "Sparse"), ([one, meta], "meta"), ({"a": one}, "a str")]
+    for wrong, word in wrong_tensors:
+        given = wrong if is_wrong else one
+        raises(ValueError, lambda: bagua.allreduce(given, two), "allreduce: send_tensor", word)
+        raises(ValueError, lambda: bagua.allreduce(two, given), "allreduce: recv_tensor", word)
+        raises(ValueError, lambda: bagua.broadcast(given), "broadcast: tensor", word)
+        raises(ValueError, lambda: bagua.alltoall_v(given, [0] * size, [0] * size, two, [0] * size, [0] * size), "send_tensor",
+               word)
+    for wrong, word in wrong_lists:
+        given = wrong if is_wrong else [one, two]
+        raises(ValueError, lambda: bagua.allreduce_coalesced_inplace(given), "allreduce_coalesced_inplace: ", word)
+        raises(ValueError, lambda: bagua.broadcast_coalesced(given), "broadcast_coalesced: ", word)
+    blocks = torch.ones(4 * size if rank == 0 else 4)
+    for wrong in ("0", None, 0.5, [0], one, 2**64):
+        given = wrong if is_wrong else 0
+        raises(ValueError, lambda: bagua.allreduce_inplace(one, given), "op")
+        raises(ValueError, lambda: bagua.broadcast(one, given), "src")
+        raises(ValueError, lambda: bagua.reduce(one, two, given), "dst")
+        raises(ValueError, lambda: bagua.gather_inplace(blocks, given if is_wrong else 4, 0), "count")
+        raises(ValueError, lambda: bagua.broadcast_object(one, given), "src")
+        parts = [given] * size
+        raises(ValueError, lambda: bagua.alltoall_v_inplace(one, parts, [0] * size, [0] * size, [0] * size), "send_counts[0]")
+    raises(ValueError, lambda: bagua.alltoall_v_inplace(one, None if is_wrong else [0] * size, *[[0] * size] * 3), "send_counts")
+    # What only the root uses may be left out elsewhere, and not there.
+    raises(ValueError, lambda: bagua.scatter(None, two, 0), "send_tensor")
+    raises(ValueError, lambda: bagua.reduce(one, None, 0), "recv_tensor")
+    raises(ValueError, lambda: bagua.reduce(one, 3 if is_wrong else two, 0), "recv_tensor", "an int")
+    # An error of a message is its own rank's alone.
+    for wrong in (None, coo, meta) if size > 1 else ():
+        for call in (bagua.send, bagua.recv):
+            try:
+                call(wrong, (rank + 1) % size)
+            except ValueError as error:
+                assert "tensor" in str(error), error
+            else:
+                raise AssertionError("no error")
+    for call in (bagua.barrier, lambda comm: bagua.allreduce_inplace(one, comm=comm)):
+        try:
+            call(bagua.new_group())
+        except TypeError as error:
+            assert "a BaguaProcessGroup" in str(error), error
+        else:
+            raise AssertionError("no error")
+    assert one.tolist() == [1] * 4
+    bagua.allreduce_inplace(one)
+    assert one.tolist() == [size] * 4
+
+
+def traced(rank, size):
+    """Fake tensors send nothing, although their data are on the meta device."""
+    with FakeTensorMode():
+        one, many = torch.ones(4), torch.zeros(4 * size)
+        bagua.allreduce_inplace(one)
+        bagua.allgather(one, many)
+        bagua.broadcast_coalesced([one, many])
+        bagua.reduce(one, None if rank else many, 0)
+    graph = make_fx(lambda x: bagua.allreduce_inplace(x) or x, tracing_mode="fake")(torch.ones(4))
+    assert torch.ops.meshrun.bagua_allreduce_inplace.default in [node.target for node in graph.graph.nodes]
+    assert graph(torch.ones(4)).tolist() == [size] * 4
+
+
+def default_device(rank, size):
+    torch.set_default_device("meta")
+    try:
+        held = bagua.broadcast_object({"x": torch.arange(3, device="cpu") + rank, "rank": rank}, size - 1)
+    finally:
+        torch.set_default_device(None)
+    assert held["x"].tolist() == [size - 1, size, size + 1] and held["rank"] == size - 1
+
+
+def streams(rank, size):
+    """A group takes a stream object, which the CPU does not use."""
+    stream = torch.Stream(stream_id=0, device_index=0, device_type=1)
+    for given, name in ((None, "without"), (stream, "with")):
+        x = torch.ones(2)
+        for group in (bagua.BaguaProcessGroup(list(range(size)), given, f"{name} a stream"), bagua.new_group(stream=given),
+                      bagua.from_torch_group(dist.group.WORLD, given)):
+            bagua.allreduce_inplace(x.fill_(1), comm=group.get_global_communicator())
+            assert x.tolist() == [size] * 2
+    for call in (lambda: bagua.BaguaProcessGroup([0], "fast", "wrong"), lambda: bagua.new_group(stream=3)):
+        try:
+            call()
+        except TypeError as error:
+            assert "torch.Stream" in str(error), error
+        else:
+            raise AssertionError("no error")
+
+
 def compiled(rank, size):
     """In a compiled program the operators stay, in order, and write what they say that they write."""
     def step(x, y):
@@ -250,7 +351,7 @@ def opcheck(rank, size):
     raises(ValueError, lambda: operators.bagua_send(one, 1, ""), 1)
 
 
-CASES = [documented, reductions, moves, groups, wrong_calls, compiled, opcheck]
+CASES = [documented, reductions, moves, groups, wrong_calls, wrong_types, traced, default_device, streams, compiled, opcheck]
 
 
 def spawned(rank, size, port, names):
