@@ -251,6 +251,8 @@ def _call(name: str, comm: Optional[Communicator], **arguments: object) -> None:
         elif argument.endswith("s"):
             found, arguments[argument] = _listed(argument, value)
             problem = problem or found
+        elif isinstance(value, ReduceOp):
+            arguments[argument] = int(value)  # which the dispatcher converts in less time
         else:
             problem = problem or _problem_of_int(argument, value)
     if problem:

@@ -1,9 +1,11 @@
 """What each rank of tests/python/communication does: one function a case, called with (rank, size), which asserts."""
 
+import concurrent.futures
 import contextlib
 import io
 import os
 import sys
+import threading
 import time
 import warnings
 
@@ -282,6 +284,55 @@ def traced(rank, size):
     assert graph(torch.ones(4)).tolist() == [size] * 4
 
 
+def aborts(rank, size):
+    """abort() of another thread ends the calls that wait, on all ranks; later ones raise, and check_abort() says it."""
+    if size == 1:
+        return
+    comm, other = bagua.new_group().get_global_communicator(), bagua.new_group().get_global_communicator()
+    x = torch.ones(4)
+    bagua.allreduce_inplace(x, comm=comm)
+    calls = (lambda: bagua.allreduce_inplace(x, comm=comm), lambda: bagua.barrier(comm), lambda: bagua.broadcast(x, 0, comm))
+
+    def aborted(call):
+        began = time.monotonic()
+        try:
+            call()
+        except dist.DistBackendError as error:
+            assert "abort() was called" in str(error), error
+            assert time.monotonic() - began < 5
+        else:
+            raise AssertionError("no error")
+
+    assert not comm.is_aborted() and not comm.check_abort()
+    idle = rank == size - 1  # the others' call waits for it
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        begins = threading.Event()
+        waiting = None if idle else pool.submit(lambda: begins.set() or aborted(calls[0]))
+        if not idle:
+            begins.wait()
+        bagua.barrier(other)
+        if rank == 0:
+            assert not waiting.done()
+            comm.abort()
+        if not idle:
+            waiting.result(10)
+    learns_of_abort(comm)
+    assert comm.is_aborted() == (rank == 0)
+    for call in calls:
+        aborted(call)
+    assert comm.check_abort() and not other.is_aborted() and not other.check_abort()
+    bagua.allreduce_inplace(x.fill_(1), comm=other)
+    assert x.tolist() == [size] * 4
+
+
+def learns_of_abort(comm):
+    """check_abort() of a rank that calls nothing else says it in the end."""
+    began = time.monotonic()
+    while not comm.check_abort():
+        assert time.monotonic() - began < 5
+        time.sleep(0.001)
+
+
 def default_device(rank, size):
     torch.set_default_device("meta")
     try:
@@ -351,7 +402,7 @@ def opcheck(rank, size):
     raises(ValueError, lambda: operators.bagua_send(one, 1, ""), 1)
 
 
-CASES = [documented, reductions, moves, groups, wrong_calls, wrong_types, traced, default_device, streams, compiled, opcheck]
+CASES = [documented, reductions, moves, groups, wrong_calls, wrong_types, traced, aborts, default_device, streams, compiled, opcheck]
 
 
 def spawned(rank, size, port, names):

@@ -376,6 +376,8 @@ c10::intrusive_ptr<c10d::Backend> UcxBackend::split(
 uint64_t UcxBackend::getSequenceNumberForGroup() { return group_->sequence(); }
 
 c10d::ErrorType UcxBackend::getError() {
+  // An idle rank reads no messages by itself; this one may say that the group has failed elsewhere.
+  group_->poll();
   const std::optional<ucx::Failure> failure = group_->failure();
   if (!failure) return c10d::ErrorType::SUCCESS;
   switch (failure->kind) {

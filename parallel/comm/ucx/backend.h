@@ -143,6 +143,8 @@ class UcxBackend : public c10d::Backend,
 
   void setSequenceNumberForGroup() override {}
   uint64_t getSequenceNumberForGroup() override;
+  // Reads what messages have come, so that a rank which calls nothing else learns of a failure of
+  // another one. Does not wait.
   c10d::ErrorType getError() override;
   // Ends all operations, here and on the other ranks, with GroupAbortedError; so do later ones.
   void abort() override;
