@@ -57,7 +57,11 @@ class Communicator {
   void abort() const;
   // Whether abort() was called on a copy of this handle.
   bool is_aborted() const;
-  // Whether it was aborted, here or elsewhere, or has failed.
+  // Whether it was aborted, here or elsewhere, or has failed. With ucx an idle rank that asks again
+  // and again learns of another rank's abort() as soon as its message is here; the call waits for
+  // nobody. The message goes to ranks that the aborting one has exchanged messages with in this
+  // communicator, and from those on: any other learns in its next operation. With NCCL this rank's
+  // own failures count, with Gloo only abort() on this rank.
   bool check_abort() const;
 
   // The c10d group behind it.

@@ -14,6 +14,7 @@
 #include "parallel/comm/interface/call_scope.h"
 #include "parallel/comm/interface/carried.h"
 #include "parallel/comm/point_to_point/gathered_comparison.h"
+#include "parallel/comm/v_collectives_of.h"
 #include "torch/csrc/distributed/c10d/ProcessGroup.hpp"
 
 namespace meshrun::bagua::detail {
@@ -198,7 +199,10 @@ void FlatCall::compare(const ComparingBackend& comparer) const {
 }
 
 void FlatCall::report_or_check() {
-  const bool on_cpu = !device_ || device_->is_cpu();
+  // Where this rank's tensors do not say what the others use, wrong as they are.
+  const bool on_cpu =
+      device_ ? device_->is_cpu()
+              : !is_wrong() || device_of(at::Tensor(), *comm_.group()) == c10::DeviceType::CPU;
   const bool is_all_to_all = row_.call != nullptr;
   if (!is_message() && (is_all_to_all || !on_cpu || is_wrong())) {
     c10d::ProcessGroup& group = *comm_.group();

@@ -83,7 +83,8 @@ void bind_classes(py::module_& m) {
           "Ends all operations under way; they and later ones raise DistBackendError")
       .def(
           "check_abort", [](const Handle& handle) { return handle.get().check_abort(); },
-          BaguaReleased(), "Whether it was aborted, here or elsewhere, or has failed")
+          BaguaReleased(),
+          "Whether it was aborted, here or elsewhere, or has failed. Does not wait: ask again")
       .def(
           "is_aborted", [](const Handle& handle) { return handle.get().is_aborted(); },
           "Whether abort() was called on this rank");

@@ -2,9 +2,9 @@
 // meshrun/communication.py calls.
 //
 // They write into their arguments (`Tensor(a!)`) and return nothing, so that compiled programs keep
-// them, in order. The last argument is a handle's key; "" is the default group's global communicator.
-// There are no gradients. Kernels for meta tensors do nothing. Errors: parallel/bagua/collectives.h,
-// and GroupError for a key that no handle has.
+// them, in order. The last argument is a handle's key; "" is the default group's global
+// communicator. There are no gradients. Fake tensors send nothing, while meta and sparse tensors are
+// wrong arguments. Errors: parallel/bagua/collectives.h; GroupError for a key that no handle has.
 #pragma once
 
 #include <string>

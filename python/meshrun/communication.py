@@ -11,8 +11,10 @@ gradient. `comm` is a communicator; None stands for the default group's global o
 are ranks in the communicator. Every dtype of the backend is taken.
 
 Errors: ValueError for arguments that are wrong or do not go together, on all ranks, with both sides' values (for CUDA
-tensors with MESHRUN_CHECK_COLLECTIVES=1); ValueError on a rank that is not in the communicator; torch.distributed's
-DistBackendError where a rank is lost or the communicator was aborted.
+tensors with MESHRUN_CHECK_COLLECTIVES=1), also for what is not a dense tensor, a list or an integer; ValueError on the
+calling rank alone for an argument of send() and recv(), and on a rank that is not in the communicator; TypeError, there
+alone, where `comm` is not a communicator; torch.distributed's DistBackendError where a rank is lost or the communicator
+was aborted.
 
 The collectives are operators, torch.ops.meshrun.bagua_allreduce and so on, which write into their arguments: a compiled
 program keeps them. They take the key of a handle, and "" for None.
@@ -210,7 +212,8 @@ def barrier(comm: Optional[Communicator] = None) -> None:
 def broadcast_object(obj: object, src: int = 0, comm: Optional[Communicator] = None) -> object:
     """The object of rank `src`, by pickle; at `src` the object itself. ValueError on all ranks where `src` cannot pickle
     its object, with the reason."""
-    is_src = not _problem_of_int("src", src) and _bagua.rank(_key(comm)) == operator.index(src)  # else broadcast() refuses it
+    # A `src` of a wrong type is refused by broadcast().
+    is_src = not _problem_of_int("src", src) and _bagua.rank(_key(comm)) == operator.index(src)
     data, is_object = b"", True
     if is_src:
         try:
@@ -232,7 +235,7 @@ def _key(comm: Optional[Communicator]) -> str:
     if comm is None:
         return ""
     if not isinstance(comm, Communicator):
-        raise TypeError(f"comm must be a Communicator, as group.get_global_communicator() returns, and is {_kind(comm)}")
+        raise TypeError(f"comm must be a Communicator, as get_global_communicator() returns, and is {_kind(comm)}")
     return comm.key
 
 
@@ -241,8 +244,8 @@ _OPTIONAL = {("reduce", "recv_tensor"), ("gather", "recv_tensor"), ("scatter", "
 
 
 def _call(name: str, comm: Optional[Communicator], **arguments: object) -> None:
-    """Calls an operator with arguments in the order of its schema, which are checked here as far as PyTorch's dispatcher
-    would refuse them, on this rank alone."""
+    """Calls an operator with arguments in the order of its schema. What PyTorch's dispatcher would refuse on this rank
+    alone is refused here, on all ranks."""
     key, problem = _key(comm), ""
     for argument, value in arguments.items():
         if argument.endswith("tensor"):

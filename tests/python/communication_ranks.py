@@ -214,7 +214,7 @@ def wrong_calls(rank, size):
 
 def wrong_types(rank, size):
     """What one rank gives and PyTorch's dispatcher would refuse there is an error on all ranks."""
-    one, two, is_wrong = torch.ones(4), torch.zeros(4), rank == size - 1
+    one, two, none, is_wrong = torch.ones(4), torch.zeros(4), [0] * size, rank == size - 1
     coo, block = one.to_sparse(), torch.eye(4).to_sparse_csr()
     quantized = torch.quantize_per_tensor(one, 0.1, 0, torch.qint8)
     nested = torch.nested.nested_tensor([one, two], layout=torch.jagged)
@@ -222,15 +222,14 @@ def wrong_types(rank, size):
     wrong_tensors = [(None, "None"), ([one], "a list"), (1.0, "a float"), ("x", "a str"), (coo, "Sparse"),
                      (block, "SparseCsr"), (quantized, "quantized"), (nested, "nested"), (meta, "meta"),
                      (one.to_mkldnn(), "Mkldnn")]
-    wrong_lists = [([], "empty"), (None, "None"), (one, "a Tensor"), ([one, None], "tensors[1]"), ([[one]], "tensors[0]"),
-                   ([coo], "Sparse"), ([one, meta], "meta"), ({"a": one}, "a str")]
+    wrong_lists = [([], "empty"), (None, "None"), (one, "a Tensor"), ([one, None], "tensors[1]"),
+                   ([[one]], "tensors[0]"), ([coo], "Sparse"), ([one, meta], "meta"), ({"a": one}, "a str")]
     for wrong, word in wrong_tensors:
         given = wrong if is_wrong else one
         raises(ValueError, lambda: bagua.allreduce(given, two), "allreduce: send_tensor", word)
         raises(ValueError, lambda: bagua.allreduce(two, given), "allreduce: recv_tensor", word)
         raises(ValueError, lambda: bagua.broadcast(given), "broadcast: tensor", word)
-        raises(ValueError, lambda: bagua.alltoall_v(given, [0] * size, [0] * size, two, [0] * size, [0] * size), "send_tensor",
-               word)
+        raises(ValueError, lambda: bagua.alltoall_v(given, none, none, two, none, none), "send_tensor", word)
     for wrong, word in wrong_lists:
         given = wrong if is_wrong else [one, two]
         raises(ValueError, lambda: bagua.allreduce_coalesced_inplace(given), "allreduce_coalesced_inplace: ", word)
@@ -244,8 +243,9 @@ def wrong_types(rank, size):
         raises(ValueError, lambda: bagua.gather_inplace(blocks, given if is_wrong else 4, 0), "count")
         raises(ValueError, lambda: bagua.broadcast_object(one, given), "src")
         parts = [given] * size
-        raises(ValueError, lambda: bagua.alltoall_v_inplace(one, parts, [0] * size, [0] * size, [0] * size), "send_counts[0]")
-    raises(ValueError, lambda: bagua.alltoall_v_inplace(one, None if is_wrong else [0] * size, *[[0] * size] * 3), "send_counts")
+        raises(ValueError, lambda: bagua.alltoall_v_inplace(one, parts, none, none, none), "send_counts[0]")
+    parts = None if is_wrong else none
+    raises(ValueError, lambda: bagua.alltoall_v_inplace(one, parts, none, none, none), "send_counts")
     # What only the root uses may be left out elsewhere, and not there.
     raises(ValueError, lambda: bagua.scatter(None, two, 0), "send_tensor")
     raises(ValueError, lambda: bagua.reduce(one, None, 0), "recv_tensor")
@@ -291,7 +291,8 @@ def aborts(rank, size):
     comm, other = bagua.new_group().get_global_communicator(), bagua.new_group().get_global_communicator()
     x = torch.ones(4)
     bagua.allreduce_inplace(x, comm=comm)
-    calls = (lambda: bagua.allreduce_inplace(x, comm=comm), lambda: bagua.barrier(comm), lambda: bagua.broadcast(x, 0, comm))
+    calls = (lambda: bagua.allreduce_inplace(x, comm=comm), lambda: bagua.barrier(comm),
+             lambda: bagua.broadcast(x, 0, comm))
 
     def aborted(call):
         began = time.monotonic()
@@ -347,8 +348,8 @@ def streams(rank, size):
     stream = torch.Stream(stream_id=0, device_index=0, device_type=1)
     for given, name in ((None, "without"), (stream, "with")):
         x = torch.ones(2)
-        for group in (bagua.BaguaProcessGroup(list(range(size)), given, f"{name} a stream"), bagua.new_group(stream=given),
-                      bagua.from_torch_group(dist.group.WORLD, given)):
+        for group in (bagua.BaguaProcessGroup(list(range(size)), given, f"{name} a stream"),
+                      bagua.new_group(stream=given), bagua.from_torch_group(dist.group.WORLD, given)):
             bagua.allreduce_inplace(x.fill_(1), comm=group.get_global_communicator())
             assert x.tolist() == [size] * 2
     for call in (lambda: bagua.BaguaProcessGroup([0], "fast", "wrong"), lambda: bagua.new_group(stream=3)):
@@ -387,6 +388,11 @@ def compiled(rank, size):
 
 
 def opcheck(rank, size):
+    if size == 2:  # ranks call a message's operators equally often, and in one order
+        one, two = torch.ones(4), torch.zeros(4)
+        name, arguments = ("send", (one, 1)) if rank == 0 else ("recv", (two, 0))
+        torch.library.opcheck(getattr(torch.ops.meshrun, f"bagua_{name}").default, (*arguments, ""))
+        bagua.barrier()
     if size > 1:  # it calls an operator as often as it likes, but equally often on all ranks
         return
     operators, one, two = torch.ops.meshrun, torch.ones(4), torch.zeros(4)
@@ -402,7 +408,8 @@ def opcheck(rank, size):
     raises(ValueError, lambda: operators.bagua_send(one, 1, ""), 1)
 
 
-CASES = [documented, reductions, moves, groups, wrong_calls, wrong_types, traced, aborts, default_device, streams, compiled, opcheck]
+CASES = [documented, reductions, moves, groups, wrong_calls, wrong_types, traced, aborts, default_device, streams,
+         compiled, opcheck]
 
 
 def spawned(rank, size, port, names):
@@ -478,6 +485,27 @@ def begins_alone(rank, size, port, names):
     assert time.monotonic() - began < 60
     if rank == 0:
         print(f"  {size} ranks: begins_alone", flush=True)
+
+
+def connects_without_lock(rank, size, port, names):
+    """With Gloo the first use of the default group waits for the others; Python's other threads go on meanwhile."""
+    environment(rank, size, port)
+    DistributedManager.initialize(backend="gloo")
+    bagua.init_process_group()
+    store = dist.FileStore(f"{os.environ['MESHRUN_TEST_DIRECTORY']}/lock-{size}", size)
+    if rank > 0:
+        store.wait(["rank 0 has begun"])
+        assert bagua.broadcast_object(None) == "from rank 0"
+    else:
+        with concurrent.futures.ThreadPoolExecutor(1) as pool:
+            begins = threading.Event()
+            done = pool.submit(lambda: begins.set() or bagua.broadcast_object("from rank 0"))
+            begins.wait()
+            store.set("rank 0 has begun", "1")
+            assert done.result(60) == "from rank 0"
+    DistributedManager.cleanup(barrier=True)
+    if rank == 0:
+        print(f"  {size} ranks: connects_without_lock", flush=True)
 
 
 if __name__ == "__main__":
