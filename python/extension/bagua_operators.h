@@ -3,8 +3,8 @@
 //
 // They write into their arguments (`Tensor(a!)`) and return nothing, so that compiled programs keep
 // them, in order. The last argument is a handle's key; "" is the default group's global
-// communicator. There are no gradients. Fake tensors send nothing, while meta and sparse tensors are
-// wrong arguments. Errors: parallel/bagua/collectives.h; GroupError for a key that no handle has.
+// communicator. There are no gradients. Fake tensors send nothing; meta and sparse ones are wrong
+// arguments. Errors: parallel/bagua/collectives.h; GroupError for a key that no handle has.
 #pragma once
 
 #include <string>
