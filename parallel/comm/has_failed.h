@@ -1,6 +1,7 @@
 // Whether a backend of a group has recorded a failure, as after a peer was lost or abort().
 //
-// Gloo keeps no account of its errors and has no method to ask, so it counts as whole. Threads: any.
+// Gloo keeps no account of its errors and has no method to ask, so it counts as whole. Threads:
+// any.
 // No errors of its own.
 #pragma once
 

@@ -274,7 +274,7 @@ class DistributedAFNONet(ShardedModule):
         try:
             return self._run(x)
         except ValueError as error:
-            # Of the other group, or of this rank alone: this group's ranks wait in a transform.
+            # The error is the other group's or this rank's alone, so this group's ranks wait in a transform.
             if not columns.has_raised:
                 columns.group.raise_on_all(x, str(error))
             raise
