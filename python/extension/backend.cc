@@ -16,8 +16,6 @@
 namespace meshrun::python {
 namespace {
 
-constexpr std::chrono::milliseconds kLongestRendezvous = std::chrono::minutes(5);
-
 void check(const GroupCall& call) {
   if (call.store == nullptr) {
     throw CollectiveArgumentError(
@@ -45,7 +43,8 @@ c10::intrusive_ptr<c10d::ProcessGroup> make_group(const GroupCall& call,
   const auto store = keys_of_this_call(call);
   ProcessGroupOptions options;
   options.timeout = call.timeout;
-  options.connect_timeout = std::min(call.timeout, kLongestRendezvous);
+  options.connect_timeout =
+      std::min(call.connect_timeout.value_or(call.timeout), kLongestRendezvous);
   options.name = call.is_default ? "world" : call.name;
   std::shared_ptr<World> world = call.is_default ? nullptr : default_world();
   if (world != nullptr) {
@@ -55,8 +54,12 @@ c10::intrusive_ptr<c10d::ProcessGroup> make_group(const GroupCall& call,
         options.hosts.push_back(world->nodes.at(static_cast<size_t>(rank)));
     }
   } else {
-    world = meet(c10::make_intrusive<c10d::PrefixStore>("world", store), call.rank, call.size,
-                 options.connect_timeout, call.is_default);
+    world = meet({.store = c10::make_intrusive<c10d::PrefixStore>("world", store),
+                  .rank = call.rank,
+                  .size = call.size,
+                  .timeout = options.connect_timeout,
+                  .is_default = call.is_default,
+                  .host = call.host});
     options.hosts = world->nodes;
   }
   options.engine = world->engine;

@@ -7,6 +7,7 @@
 #pragma once
 
 #include <chrono>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -17,17 +18,23 @@
 
 namespace meshrun::python {
 
+inline constexpr std::chrono::milliseconds kLongestRendezvous = std::chrono::minutes(5);
+
 // What torch.distributed tells a backend of a group.
 struct GroupCall {
   c10::intrusive_ptr<c10d::Store> store;
   int rank = 0;
   int size = 1;
-  // For each collective; to find the peers it is five minutes at most.
+  // For each collective.
   std::chrono::milliseconds timeout{};
+  // To find the peers, five minutes at most; absent: as above.
+  std::optional<std::chrono::milliseconds> connect_timeout = std::nullopt;
   std::string name;
   // Members' ranks in the default group; empty: the same numbers.
   std::vector<int> global_ranks;
   bool is_default = false;
+  // Meeting::host of a world that is made for the group.
+  std::optional<std::string> host = std::nullopt;
 };
 
 // All members call it. A store may be used for one group after another, also of the same name, for

@@ -22,6 +22,7 @@
 #include "python/extension/interrupted_waits.h"
 #include "python/extension/manager_bindings.h"
 #include "python/extension/raised_errors.h"
+#include "python/extension/reconfigurable_backend.h"
 #include "python/extension/worlds.h"
 
 namespace meshrun::python {
@@ -61,6 +62,10 @@ PYBIND11_MODULE(_torch, module) {
   python::bind_elastic(module);
   python::bind_creator(module, "create", &python::create_backend);
   python::bind_creator(module, "create_group", &python::create_group);
+  python::bind_creator(module, "create_reconfigurable",
+                       [](python::GroupCall call) -> c10::intrusive_ptr<c10d::Backend> {
+                         return c10::make_intrusive<python::ReconfigurableBackend>(std::move(call));
+                       });
   module.def("end_worlds", &python::end_worlds, py::call_guard<py::gil_scoped_release>());
   python::bind_manager(module);
   python::bind_bagua(module);

@@ -82,43 +82,44 @@ std::vector<RankPlace> exchange_places(c10d::Store& store, int rank, int size,
 // Where peers find rank 0, as the manager's rendezvous has it. Without MASTER_ADDR (init_method is
 // a file, or a store was given) the interfaces have to do.
 std::vector<std::string> addresses_of_rank_zero(const std::vector<RankPlace>& places,
-                                                const std::string& master, bool one_node) {
+                                                const std::string& master, bool is_hosted,
+                                                bool one_node) {
   if (one_node) return {kLoopback};
   std::string own = places.front().address;
   if (const auto other = address_to_ask_the_way_to(places, 0)) {
     const auto address = local_address_towards(*other);
     if (address.ok()) own = *address;
   }
-  const bool is_hosted = variable("TORCHELASTIC_USE_AGENT_STORE") == "True";
   return meshrun::addresses_of_rank_zero(master, is_hosted, own, interface_addresses());
 }
 
 }  // namespace
 
-std::shared_ptr<World> meet(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
-                            std::chrono::milliseconds timeout, bool is_default) {
+std::shared_ptr<World> meet(const Meeting& meeting) {
   refuse_after_fork();
   drop_unused_worlds();
   auto world = std::make_shared<World>();
   UcxEngineOptions options;
-  options.world_rank = rank;
-  options.world_size = size;
-  options.store = store;
-  options.timeout = timeout;
+  options.world_rank = meeting.rank;
+  options.world_size = meeting.size;
+  options.store = meeting.store;
+  options.timeout = meeting.timeout;
   options.deadlock_after =
       value_or_throw<EnvironmentError>(read_deadlock_after(process_environment()));
-  if (size > 1) {
-    const std::string master = variable("MASTER_ADDR");
-    const std::vector<RankPlace> places = exchange_places(*store, rank, size, own_place(master));
-    NodeLayout layout = lay_out_nodes(places, rank);
-    options.addresses = addresses_of_rank_zero(places, master, layout.count == 1);
+  if (meeting.size > 1) {
+    const std::string master = meeting.host ? *meeting.host : variable("MASTER_ADDR");
+    const bool is_hosted = meeting.host || variable("TORCHELASTIC_USE_AGENT_STORE") == "True";
+    const std::vector<RankPlace> places =
+        exchange_places(*meeting.store, meeting.rank, meeting.size, own_place(master));
+    NodeLayout layout = lay_out_nodes(places, meeting.rank);
+    options.addresses = addresses_of_rank_zero(places, master, is_hosted, layout.count == 1);
     if (layout.count > 1) world->nodes = std::move(layout.nodes);
   }
   world->engine = start_ucx_engine(options);
   Worlds& known = worlds();
   const MutexLock lock(known.mu);
   known.all.push_back(world);
-  if (is_default) known.of_default_group = world;
+  if (meeting.is_default) known.of_default_group = world;
   return world;
 }
 

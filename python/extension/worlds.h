@@ -16,6 +16,8 @@
 
 #include <chrono>
 #include <memory>
+#include <optional>
+#include <string>
 #include <vector>
 
 #include "c10/util/intrusive_ptr.h"
@@ -40,9 +42,20 @@ struct World {
   std::vector<int> nodes;
 };
 
-// All `size` ranks call it. Keys of `store` must be this world's own.
-std::shared_ptr<World> meet(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
-                            std::chrono::milliseconds timeout, bool is_default);
+struct Meeting {
+  // Its keys must be this world's own.
+  c10::intrusive_ptr<c10d::Store> store;
+  int rank = 0;
+  int size = 1;
+  std::chrono::milliseconds timeout{};
+  bool is_default = false;
+  // An address that all ranks have reached, any rank's; absent: MASTER_ADDR, which is rank 0's
+  // unless a launcher hosts the store.
+  std::optional<std::string> host = std::nullopt;
+};
+
+// All ranks call it.
+std::shared_ptr<World> meet(const Meeting& meeting);
 
 // The newest world that was made with is_default, while a group uses it; null: there is none.
 std::shared_ptr<World> default_world();

@@ -38,7 +38,10 @@ def _create(call, options):
     if group is not None:
         return group
     extension = meshrun.torch._extension
-    has_cuda = extension.has_backend("nccl") and torch.cuda.is_available()
-    create = extension.create_group if has_cuda else extension.create
+    create = extension.create
+    if getattr(call, "enable_reconfigure", False):  # a field that older versions lack
+        create = extension.create_reconfigurable
+    elif extension.has_backend("nccl") and torch.cuda.is_available():
+        create = extension.create_group
     return create(store=call.store, rank=call.group_rank, size=call.group_size, timeout=call.timeout,
                   name=call.group_id, global_ranks=call.global_ranks_in_group, is_default=not is_initialized())
