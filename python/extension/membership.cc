@@ -1,6 +1,7 @@
 #include "python/extension/membership.h"
 
 #include <sys/socket.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -18,6 +19,7 @@
 #include "parallel/base/errors.h"
 #include "parallel/base/interrupts.h"
 #include "parallel/base/network.h"
+#include "parallel/base/process.h"
 #include "parallel/comm/store/connect_tcp_store.h"
 #include "parallel/manager/environment.h"
 #include "torch/csrc/distributed/c10d/PrefixStore.hpp"
@@ -195,7 +197,7 @@ void agree(c10d::Store& store, const Members& members, const std::string& own, b
 
 }  // namespace
 
-MeetingPlace::MeetingPlace() {
+MeetingPlace::MeetingPlace() : forks_(fork_count()) {
   const std::string host = own_host();
   auto socket = value_or_throw<RendezvousError>(bind_port(host, 0));
   if (::listen(socket.get(), SOMAXCONN) != 0) {
@@ -248,11 +250,18 @@ Members MeetingPlace::members_of(const libtorch::ReconfigureOptions& options) co
 
 c10::intrusive_ptr<c10d::Store> MeetingPlace::meet(const Members& members,
                                                    milliseconds timeout) const {
+  if (forks_ != fork_count()) {
+    throw BackendError(
+        fmt::format("process {} was forked from the one that has the handle {}: make a group in "
+                    "each process, or start processes by spawn",
+                    ::getpid(), handle_));
+  }
   const size_t host = host_rank(members);
   const bool is_own = host == static_cast<size_t>(members.rank);
   auto store = c10::make_intrusive<c10d::PrefixStore>(
       fmt::format("{}/{}", parse(members.handles[host])->random, members.uuid),
-      is_own ? store_ : reach(members, host, timeout));
+      is_own ? store_->clone() : reach(members, host, timeout));
+  store->setTimeout(timeout);
   try {
     if (members.handles.size() > 1) agree(*store, members, handle_, is_own, timeout);
   } catch (const RendezvousError&) {

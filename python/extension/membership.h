@@ -18,7 +18,7 @@
 // The verdict is written once, so all members that reach it go on, or all raise the same.
 //
 // Threads: one call at a time. Errors: CollectiveArgumentError and, where lists differ,
-// CollectiveMismatchError (ValueErrors); RendezvousError.
+// CollectiveMismatchError (ValueErrors); RendezvousError; BackendError in a child of fork().
 #pragma once
 
 #include <chrono>
@@ -58,6 +58,7 @@ class MeetingPlace {
                                        std::chrono::milliseconds timeout) const;
 
  private:
+  const int forks_;
   std::string handle_;
   c10::intrusive_ptr<c10d::Store> store_;
 };

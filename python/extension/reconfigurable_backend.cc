@@ -26,6 +26,16 @@ void end(const c10::intrusive_ptr<UcxBackend>& world, int64_t uuid) {
   world->abort();  // its monitored barrier, too
 }
 
+c10::intrusive_ptr<UcxBackend> world_of(const GroupCall& call, int64_t uuid) {
+  try {
+    return c10::dynamic_intrusive_pointer_cast<UcxBackend>(create_backend(call));
+  } catch (const c10::DistError& error) {
+    throw RendezvousError(fmt::format(
+        "reconfiguration {} has no world: its {} members have met, but could not connect: {}", uuid,
+        call.size, error.what_without_backtrace()));
+  }
+}
+
 }  // namespace
 
 ReconfigurableBackend::ReconfigurableBackend(GroupCall call)
@@ -86,7 +96,7 @@ ReconfigurableBackend::WorkPtr ReconfigurableBackend::reconfigure(
   }
   if (world != nullptr) end(world, members.uuid);
   world.reset();
-  world = c10::dynamic_intrusive_pointer_cast<UcxBackend>(create_backend(call));
+  world = world_of(call, members.uuid);
   set_place(call.rank, call.size);
   const MutexLock lock(mu_);
   world_ = std::move(world);

@@ -11,6 +11,7 @@
 #include "core/mutex.h"
 #include "core/parse_integer.h"
 #include "fmt/format.h"
+#include "fmt/ranges.h"
 #include "parallel/base/errors.h"
 #include "parallel/base/network.h"
 #include "parallel/base/process.h"
@@ -69,10 +70,20 @@ std::vector<RankPlace> exchange_places(c10d::Store& store, int rank, int size,
   for (int other = 0; other < size; ++other) keys.push_back(fmt::format("place/{}", other));
   store.set(keys[static_cast<size_t>(rank)], serialize(own));
   std::vector<std::vector<uint8_t>> values;
-  if (store.hasExtendedApi()) {
-    values = store.multiGet(keys);
-  } else {
-    for (const std::string& key : keys) values.push_back(store.get(key));
+  try {
+    if (store.hasExtendedApi()) {
+      values = store.multiGet(keys);
+    } else {
+      for (const std::string& key : keys) values.push_back(store.get(key));
+    }
+  } catch (const c10::DistStoreError& error) {
+    std::vector<int> absent;
+    for (int other = 0; other < size; ++other) {
+      if (!store.check({keys[static_cast<size_t>(other)]})) absent.push_back(other);
+    }
+    if (absent.empty()) throw;
+    throw RendezvousError(fmt::format("of the {} ranks these did not come in time: {}. {}", size,
+                                      fmt::join(absent, ", "), error.what_without_backtrace()));
   }
   std::vector<std::string> texts;
   for (const std::vector<uint8_t>& value : values) texts.emplace_back(value.begin(), value.end());

@@ -3,7 +3,10 @@ say, and answers each with a line: JSON both."""
 
 import datetime
 import json
+import os
+import signal
 import sys
+import threading
 import time
 
 import torch
@@ -30,8 +33,10 @@ def reconfigure(uuid, handles, timeout=30, as_set=False):
     return {"rank": dist.get_rank(), "size": dist.get_world_size(), "completed": work.is_completed()}
 
 
-def place():
-    return {"rank": dist.get_rank(), "size": dist.get_world_size()}
+def interrupted(after, **call):
+    """Ctrl-C while it waits for a member that does not come."""
+    threading.Timer(after, os.kill, (os.getpid(), signal.SIGINT)).start()
+    return reconfigure(**call)
 
 
 def all_reduce(value):
@@ -41,7 +46,7 @@ def all_reduce(value):
 
 
 def collectives():
-    """Those that go through other methods of the backend, with the numbers that they must give."""
+    """Each goes through another method of the backend."""
     rank, size = dist.get_rank(), dist.get_world_size()
     pieces = [torch.empty(2) for _ in range(size)]
     dist.all_gather(pieces, torch.full((2,), float(rank)))
@@ -96,6 +101,29 @@ def start(value):
 def finish():
     WORKS.pop().wait()
     return {}
+
+
+def variable(name, value):
+    os.environ.pop(name, None)
+    if value:
+        os.environ[name] = value
+    return {}
+
+
+def forked(uuid, handles):
+    """What a child of fork() gets for its parent's group."""
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            reconfigure(uuid, handles)
+        except Exception as error:
+            os.write(write, json.dumps({"error": type(error).__name__, "text": str(error)}).encode())
+        os._exit(0)
+    os.close(write)
+    said = os.read(read, 10000)
+    os.waitpid(child, 0)
+    return json.loads(said)
 
 
 def main():
