@@ -1,5 +1,6 @@
 #include "python/extension/reconfigurable_backend.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "ATen/core/ivalue.h"

@@ -6,17 +6,17 @@
 //                                                                             reconfigure()
 //
 // A shell over the UcxBackend of the world that the group has now. reconfigure() waits until all
-// members of the next world have come (membership.h). Where one does not come, the world stays that
-// was; else its operations that are under way fail with GroupAbortedError, here and on the ranks
-// that are left out, and the next world's engine is started. Rank and size are then the next
-// world's. Where that fails, the group has no world until the next reconfigure().
+// members of the next world have come (membership.h). Where one does not come, the group keeps its
+// world. Else that world's operations that are under way fail with GroupAbortedError, here and on
+// the ranks that are left out, and the next world's engine is started. Rank and size are then the
+// next world's. Where that fails, the group has no world until the next reconfigure().
 //
 // Groups that were made of the old world keep its engine, and its ranks, until they are destroyed.
 // CPU tensors only: c10d reconfigures groups of one backend alone.
 //
-// Threads: as UcxBackend; no other call of the group may be under way on this thread's rank while
-// reconfigure() runs, except waits for Works. Errors: as UcxBackend and membership.h; BackendError
-// where the group has no world.
+// Threads: as UcxBackend, but no other call of the group starts while reconfigure() runs. Works may
+// be waited for meanwhile. Errors: as UcxBackend and membership.h; BackendError where the group has
+// no world.
 #pragma once
 
 #include <chrono>
