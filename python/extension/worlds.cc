@@ -24,7 +24,6 @@
 namespace meshrun::python {
 namespace {
 
-constexpr const char* kLoopback = "127.0.0.1";
 constexpr std::chrono::seconds kLastWait(1);
 
 struct Worlds {
@@ -95,7 +94,7 @@ std::vector<RankPlace> exchange_places(c10d::Store& store, int rank, int size,
 std::vector<std::string> addresses_of_rank_zero(const std::vector<RankPlace>& places,
                                                 const std::string& master, bool is_hosted,
                                                 bool one_node) {
-  if (one_node) return {kLoopback};
+  if (one_node) return {"127.0.0.1"};
   std::string own = places.front().address;
   if (const auto other = address_to_ask_the_way_to(places, 0)) {
     const auto address = local_address_towards(*other);
