@@ -157,6 +157,20 @@ def wrong_calls(rank, size):
     raised(MeshError, lambda: manager.initialize_mesh((size + 1,), ("dp",)), str(size), str(size + 1))
     raised(RuntimeError, lambda: manager.initialize_mesh((size, 1), ("dp",)), "2", "1")
     raised(ValueError, lambda: manager.initialize_mesh((size, 1), ("dp", "dp")), "dp")
+    if size > 1:  # one rank's call is another: without an error its group would wait for ranks of other groups
+        last = rank == size - 1
+        raised(GroupError, lambda: create("new", size + last), f"'new', {size},", f"'new', {size + 1},", f"rank {size - 1}")
+        raised(GroupError, lambda: create("other" if last else "new", size), "'new'", "'other'")
+        raised(GroupError, lambda: create("new", 1.5 if last else size), "1.5")
+        raised(GroupError, lambda: create("new", 1, "nothing" if last else None), "'nothing'", "None")
+        raised(GroupError, lambda: DistributedManager.create_orthogonal_process_group("new", "nothing") if last
+               else create("new", size), "create_orthogonal_process_group", "create_process_subgroup")
+        raised(MeshError, lambda: manager.initialize_mesh((1, -1) if last else (-1, 1), ("dp", "tp")), "(-1, 1)", "(1, -1)")
+        raised(MeshError, lambda: manager.initialize_mesh((size,), ("tp" if last else "dp",)), "'tp'", "'dp'")
+        config = ProcessGroupConfig(ProcessGroupNode("world"))
+        config.add_node(ProcessGroupNode("new"), parent="world")
+        config.set_leaf_group_sizes({"new": 1 if last else size})
+        raised(GroupError, lambda: DistributedManager.create_groups_from_config(config), "'new', 1", f"'new', {size}")
     assert "new" not in manager.group_names
     create("new", size)
     raised(GroupError, lambda: create("new", 1), "new", "already")

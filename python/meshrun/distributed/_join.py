@@ -109,6 +109,20 @@ def end_groups(held, abort):
         thread.join(_LAST_WAIT)
 
 
+def difference(call):
+    """How ranks' descriptions of a call that all of them make differ, in the same words on all; empty: they are equal."""
+    if _extension.manager_world_size() == 1:
+        return ""
+    _require_world(call)
+    return torch.ops.meshrun.difference_between_ranks(_world.group_name, call, "")
+
+
+def _require_world(what):
+    if not is_joined():
+        raise RuntimeError(f"{what} needs torch's default group, which destroy_process_group() has ended: call "
+                           "DistributedManager.cleanup() and initialize()")
+
+
 def in_this_process():
     return _process is None or _process == os.getpid()
 
@@ -162,9 +176,7 @@ def _adopt(name, ranks, group):
     As new_group() does for its members; but that one counts its calls, and names the groups of later calls by the
     count, which must be equal on all ranks.
     """
-    if not is_joined():
-        raise RuntimeError(f"the process group {name!r} needs torch's default group, which destroy_process_group() has "
-                           "ended: call DistributedManager.cleanup() and initialize()")
+    _require_world(f"the process group {name!r}")
     title = f"meshrun/{name}"
     while title in c10d._world.pg_names.values():
         title += "'"

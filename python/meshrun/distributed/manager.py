@@ -20,7 +20,7 @@ import torch
 
 from meshrun.distributed import _join
 from meshrun.distributed.config import ProcessGroupConfig
-from meshrun.distributed.errors import GroupError, UndefinedGroupError, UninitializedError
+from meshrun.distributed.errors import GroupError, MeshError, UndefinedGroupError, UninitializedError
 from meshrun.torch import _extension
 
 PhysicsNeMoUndefinedGroupError = UndefinedGroupError
@@ -173,15 +173,17 @@ class DistributedManager:
     def create_process_subgroup(name, size, group_name=None, verbose=False):
         """Splits a group (None: the world) into contiguous blocks of `size` ranks; each rank's block is group(name).
 
-        All ranks call it. GroupError: the name is taken, or `size` does not divide the parent's. UndefinedGroupError:
-        there is no such parent. `verbose`: rank 0 prints the blocks.
+        All ranks call it. GroupError: the name is taken, `size` does not divide the parent's, or ranks give other
+        arguments. UndefinedGroupError: there is no such parent. `verbose`: rank 0 prints the blocks.
         """
+        _agree(f"create_process_subgroup({name!r}, {size!r}, {group_name!r})", GroupError)
         _extension.manager_create_process_subgroup(_name(name), _size(name, size), group_name, bool(verbose))
         _join.named_group(name)
 
     @staticmethod
     def create_orthogonal_process_group(orthogonal_group_name, group_name, verbose=False):
         """Ranks with the same position in the groups `group_name` form a new group. All ranks call it. Errors as above."""
+        _agree(f"create_orthogonal_process_group({orthogonal_group_name!r}, {group_name!r})", GroupError)
         _extension.manager_create_orthogonal_process_group(_name(orthogonal_group_name), _name(group_name),
                                                            bool(verbose))
         _join.named_group(orthogonal_group_name)
@@ -200,11 +202,12 @@ class DistributedManager:
     def create_groups_from_config(config, verbose=False):
         """Makes the groups of a ProcessGroupConfig, and for each "__orthogonal_to_<name>". All ranks call it.
 
-        A root named "world" is the world. GroupError: a size is missing or does not divide, or a name is taken; then no
-        group was made.
+        A root named "world" is the world. GroupError: a size is missing or does not divide, a name is taken, or ranks give
+        other trees; then no group was made.
         """
         if not isinstance(config, ProcessGroupConfig):
             raise TypeError(f"config is a {type(config).__name__}, not a ProcessGroupConfig")
+        _agree(f"create_groups_from_config({config._in_order()})", GroupError)
         _extension.manager_create_groups(config._in_order(), bool(verbose))
         for name, _, _ in config._in_order():
             if name != "world":
@@ -216,9 +219,12 @@ class DistributedManager:
         """Arranges the world as a mesh, each axis of which becomes a group of its name. All ranks call it.
 
         Args: sizes of the axes, of which one may be -1, and their names. Returns the torch.distributed.DeviceMesh, for
-        FSDP2 and DTensor too. MeshError: the sizes do not multiply to the world's, the names do not fit or are taken, or
-        there is a mesh of another shape.
+        FSDP2 and DTensor too. MeshError: the sizes do not multiply to the world's, the names do not fit or are taken,
+        there is a mesh of another shape, or ranks give other arguments.
         """
+        mesh_shape, mesh_dim_names = tuple(mesh_shape), tuple(mesh_dim_names)
+        if not self.mesh_names():
+            _agree(f"initialize_mesh({mesh_shape}, {mesh_dim_names})", MeshError)
         names = [_name(name) for name in mesh_dim_names]
         _extension.manager_initialize_mesh([operator.index(size) for size in mesh_shape], names)
         return _join.mesh()
@@ -279,6 +285,14 @@ def _start(join):
 def _join_torch():
     """After C++ has left one world and joined another by itself, as elastic trainings do: makes torch follow it."""
     _join.join_torch()
+
+
+def _agree(call, error):
+    """Raises `error` on all ranks where one of them makes another call: each rank takes its own groups from the arguments, and
+    ranks of different groups would wait for each other at the first collective until its timeout."""
+    difference = _join.difference(call)
+    if difference:
+        raise error(difference)
 
 
 def _name(name):
