@@ -65,14 +65,32 @@ def init_process_group(store: Optional[torch.distributed.Store] = None) -> None:
 
     Addresses are exchanged through `store`, which all ranks reach; None: the manager's. ValueError for a second call.
     """
-    if not DistributedManager.is_initialized():
-        DistributedManager.initialize()
+    _joined()
     _bagua.init_process_group(store)
 
 
 def is_initialized() -> bool:
     """Whether there is a default group."""
     return _bagua.is_initialized()
+
+
+def get_rank() -> int:
+    """This rank's number in the world. Like the three functions below it joins the job where nothing has done so yet."""
+    return _joined().rank
+
+
+def get_world_size() -> int:
+    return _joined().world_size
+
+
+def get_local_rank() -> int:
+    """This rank's number on its node."""
+    return _joined().local_rank
+
+
+def get_local_size() -> int:
+    """Ranks on this node."""
+    return _joined().local_world_size
 
 
 def new_group(ranks: Optional[Sequence[int]] = None, stream: Optional[torch.Stream] = None) -> BaguaProcessGroup:
@@ -229,6 +247,12 @@ def broadcast_object(obj: object, src: int = 0, comm: Optional[Communicator] = N
     if not is_object:
         raise ValueError(f"broadcast_object: rank {src} cannot write its object as bytes: {data.decode()}")
     return obj if is_src else pickle.loads(data)
+
+
+def _joined() -> DistributedManager:
+    if not DistributedManager.is_initialized():
+        DistributedManager.initialize()
+    return DistributedManager()
 
 
 def _key(comm: Optional[Communicator]) -> str:

@@ -39,8 +39,9 @@ def documented(rank, size):
     optimizer = torch.optim.Adam(model.parameters(), lr=0.1 * (rank + 1))
     model(torch.ones(1, 2)).sum().backward()
     optimizer.step()
+    assert (bagua.get_rank(), bagua.get_world_size(), bagua.get_local_size()) == (rank, size, size)
     state = bagua.broadcast_object(optimizer.state_dict(), 0)
-    if rank > 0:
+    if bagua.get_rank() > 0:
         optimizer.load_state_dict(state)
     assert optimizer.param_groups[0]["lr"] == 0.1 and optimizer.state[model.weight]["step"] == 1
 
@@ -472,8 +473,9 @@ def joins_again(rank, size, port, names):
 
 
 def begins_alone(rank, size, port, names):
-    """init_process_group() joins the job itself; a store is torch.distributed's."""
+    """get_local_rank() joins the job itself, as init_process_group() does; a store is torch.distributed's."""
     environment(rank, size, port)
+    assert bagua.get_local_rank() == rank and not bagua.is_initialized()
     store = dist.FileStore(f"{os.environ['MESHRUN_TEST_DIRECTORY']}/bagua-{size}", size)
     bagua.init_process_group(store)
     x = torch.tensor([1.0])
