@@ -1,5 +1,5 @@
-"""What each rank of tests/python/seeds does: runs patched samples of other libraries' documents, and checks what they have made.
-wrong_calls.py has the other part."""
+"""What each rank of tests/python/seeds does: runs patched samples of other libraries' documents, and checks what they have
+made. wrong_calls.py has the other part."""
 
 import ast
 import contextlib
@@ -88,7 +88,8 @@ def check_afno(sample, rank, size, names, made):
         fields.append([y.detach(), *(p.grad for p in model.parameters())])
     assert len(fields[0]) == len(fields[1]) and all(map(torch.equal, *fields))
     equal_on_all_ranks(fields[0][0])
-    print(f"output {list(y.shape)} of norm {y.detach().norm().item():.6g}, as meshrun's own class has it, with its gradients")
+    print(f"output {list(y.shape)} of norm {y.detach().norm().item():.6g}, as meshrun's own class has it, with its "
+          "gradients")
     if size > 1:
         _, text = raised(ValueError, lambda: constructor((16, 16), 3, channel_parallel_inputs=True, **options))
         print(f"channel_parallel_inputs with 3 channels: {text}")

@@ -1,7 +1,7 @@
 """The Python samples in the text of other libraries' documents, and the patches that make them programs of meshrun.
 
-A patch is a file of seed_samples/: comment lines that begin with "#", fields, then hunks of `diff -U0`, each below its reason,
-"# KIND: why". The sample is what the fields name, and nothing of it is in the patch except the lines that change.
+A patch is a file of seed_samples/: comment lines that begin with "#", fields, then hunks of `diff -U0`, each below its
+reason, "# KIND: why". The sample is what the fields name; the patch has nothing of it except the lines that change.
 
     document: 002_    beginning of the document's file name
     first: import x   its first line; "until:" is the first line that no longer belongs to it
@@ -12,13 +12,14 @@ A patch is a file of seed_samples/: comment lines that begin with "#", fields, t
 
 import ast
 import dataclasses
+import itertools
 import pathlib
 import re
 import textwrap
 
 PATCHES = pathlib.Path(__file__).resolve().parent / "seed_samples"
-# import: another package's name. device: a machine without GPUs. error: the document's own mistake. lost: indentation that cannot
-# be recovered. fragment: what the document leaves to its reader. absent: what the document names and does not describe.
+# import: another package's name. device: a machine without GPUs. error: the document's own mistake. lost: indentation that
+# cannot be recovered. fragment: what the document leaves to its reader. absent: what it names and does not describe.
 KINDS = ("import", "device", "error", "lost", "fragment", "absent")
 # A line of a document that can only be Python.
 PYTHON = re.compile(r"\s*(\[docs\])?\s*(>>> |import \w|from \S+ import|def \w+\(|class \w+\b.*:$)|.*>>> ")
@@ -56,7 +57,8 @@ class Sample:
         for hunk in reversed(self.hunks):
             end = hunk.line + len(hunk.old)
             if lines[hunk.line:end] != hunk.old:
-                raise TextError(f"{self.name}.patch: line {hunk.line + 1} of the sample is {lines[hunk.line:end]}, not {hunk.old}")
+                raise TextError(f"{self.name}.patch: line {hunk.line + 1} of the sample is {lines[hunk.line:end]}, "
+                                f"not {hunk.old}")
             if hunk is not without:
                 lines[hunk.line:end] = hunk.new
         return "\n".join(lines) + "\n"
@@ -95,8 +97,8 @@ def ends_open(code):
 def indented(lines, level):
     """Lines of Python whose indentation is lost, with one again.
 
-    A block begins after a colon. It ends at the marker "[docs]" of a class, function or method; after `raise`; and before
-    `return`, which is taken for one at the end of its function.
+    A block begins after a colon. It ends at the marker "[docs]" of a class, function or method, after `raise`, and
+    before `return`, which is taken for one at the end of its function.
     """
     result, body, docstring, statement = [], level, False, ""
     for line in lines:
@@ -142,7 +144,7 @@ def session(text):
 
 
 def load(directory):
-    """All samples, by the patches' order. Raises TextError where a document does not fit, or has Python that no sample has."""
+    """All samples. Raises TextError where a document does not fit, or has Python that no sample has."""
     documents = {path.name: path.read_text().splitlines() for path in sorted(pathlib.Path(directory).glob("*.txt"))}
 
     def document(beginning):
@@ -180,8 +182,8 @@ def load(directory):
         covered = {name: range(begin, end)}
         if "also" in fields:
             other, first, last, same = between(fields["also"], fields)
-            differ = [pair for pair in zip((line.split() for line in lines if line), (line.split() for line in same if line))
-                      if pair[0] != pair[1]]
+            words = [[line.split() for line in text if line] for text in (lines, same)]
+            differ = [pair for pair in itertools.zip_longest(*words) if pair[0] != pair[1]]
             if differ:
                 raise TextError(f"{name} and {other} have different samples: {differ[0]}")
             covered[other] = range(first, last)

@@ -57,7 +57,8 @@ def wrong(rank, size):
     double = own.double() if last else own
 
     yield "all_gather_v: sizes", ValueError, lambda: autograd.all_gather_v(own, other if last else sizes)
-    yield "all_gather_v: a piece that does not fit", ValueError, lambda: autograd.all_gather_v(own[:0] if last else own, sizes)
+    yield "all_gather_v: a piece that does not fit", ValueError, lambda: autograd.all_gather_v(
+        own[:0] if last else own, sizes)
     yield "all_gather_v: dim", ValueError, lambda: autograd.all_gather_v(own, sizes, 1 if last else 0)
     yield "all_gather_v: dtype", ValueError, lambda: autograd.all_gather_v(double, sizes)
     yield "all_gather_v: number of sizes", ValueError, lambda: autograd.all_gather_v(own, sizes[1:] if last else sizes)
@@ -68,18 +69,24 @@ def wrong(rank, size):
     yield "scatter_v: src outside", ValueError, lambda: autograd.scatter_v(whole, sizes, 0, -7 if last else 0)
     yield "scatter_v: sizes", ValueError, lambda: autograd.scatter_v(whole, other if last else sizes)
     yield "scatter_v: dim", ValueError, lambda: autograd.scatter_v(whole, sizes, 5 if last else 0)
-    yield "indexed_all_to_all_v: table", ValueError, lambda: autograd.indexed_all_to_all_v(own, index, longer if last else table)
-    yield "indexed_all_to_all_v: index", ValueError, lambda: autograd.indexed_all_to_all_v(own, far if last else index, table)
-    yield "indexed_all_to_all_v: lists", ValueError, lambda: autograd.indexed_all_to_all_v(own, index[1:] if last else index, table)
+    yield "indexed_all_to_all_v: table", ValueError, lambda: autograd.indexed_all_to_all_v(
+        own, index, longer if last else table)
+    yield "indexed_all_to_all_v: index", ValueError, lambda: autograd.indexed_all_to_all_v(
+        own, far if last else index, table)
+    yield "indexed_all_to_all_v: lists", ValueError, lambda: autograd.indexed_all_to_all_v(
+        own, index[1:] if last else index, table)
     yield "indexed_all_to_all_v: dtype", ValueError, lambda: autograd.indexed_all_to_all_v(double, index, table)
     yield "another function", ValueError, lambda: (autograd.gather_v if last else autograd.all_gather_v)(own, sizes)
 
     square = torch.ones(size, size)
-    yield "distributed_transpose: dims", ValueError, lambda: utils.distributed_transpose(square, *((1, 0) if last else (0, 1)))
+    yield "distributed_transpose: dims", ValueError, lambda: utils.distributed_transpose(
+        square, *((1, 0) if last else (0, 1)))
     yield "distributed_transpose: dim", ValueError, lambda: utils.distributed_transpose(square, 0, 7 if last else 1)
-    yield "distributed_transpose: equal dims", ValueError, lambda: utils.distributed_transpose(square, 0, 0 if last else 1)
+    yield "distributed_transpose: equal dims", ValueError, lambda: utils.distributed_transpose(
+        square, 0, 0 if last else 1)
     yield "distributed_transpose: extent", ValueError, lambda: utils.distributed_transpose(square[:size - last], 0, 1)
-    yield "distributed_transpose: dtype", ValueError, lambda: utils.distributed_transpose(square.int() if last else square, 0, 1)
+    yield "distributed_transpose: dtype", ValueError, lambda: utils.distributed_transpose(
+        square.int() if last else square, 0, 1)
     yield "distributed_transpose: sizes", ValueError, lambda: utils.distributed_transpose(
         square, 0, 1, dim1_sizes=other if last else [size] * size)
     yield "reduce_loss: dst_rank", ValueError, lambda: utils.reduce_loss(1.0, size if last else 0)
@@ -89,19 +96,22 @@ def wrong(rank, size):
     yield "create_process_subgroup: name", Exception, lambda: create("other" if last else "new", size)
     yield "create_process_subgroup: parent", Exception, lambda: create("new", 1, "nothing")
     yield "create_orthogonal_process_group: name", Exception, lambda: orthogonal("new", "nothing")
-    yield "initialize_mesh: shape", Exception, lambda: manager.initialize_mesh((1, size) if last else (size, 1), ("dp", "tp"))
+    yield "initialize_mesh: shape", Exception, lambda: manager.initialize_mesh(
+        (1, size) if last else (size, 1), ("dp", "tp"))
     yield "initialize_mesh: names", Exception, lambda: manager.initialize_mesh((size,), ("tp" if last else "dp",))
     yield "group: name", RuntimeError, lambda: manager.group("nothing")
     yield "group_size: name", RuntimeError, lambda: manager.group_size("nothing")
     yield "all_gather_v: group", RuntimeError, lambda: autograd.all_gather_v(own, sizes, group="nothing")
-    yield "distributed_transpose: group", RuntimeError, lambda: utils.distributed_transpose(square, 0, 1, group="nothing")
+    yield "distributed_transpose: group", RuntimeError, lambda: utils.distributed_transpose(
+        square, 0, 1, group="nothing")
 
     four, five = torch.ones(4), torch.ones(4 + last)
     complete, part = torch.ones(4 * size), torch.ones(4)
     yield "allreduce: recv_tensor", ValueError, lambda: bagua.allreduce(four, torch.ones(4 + last))
     yield "allreduce: number of elements", ValueError, lambda: bagua.allreduce(five, torch.ones(4 + last))
     yield "allreduce: dtypes", ValueError, lambda: bagua.allreduce(four, four.double() if last else four.clone())
-    yield "allreduce: op", ValueError, lambda: bagua.allreduce_inplace(four, bagua.ReduceOp.MAX if last else bagua.ReduceOp.SUM)
+    yield "allreduce: op", ValueError, lambda: bagua.allreduce_inplace(
+        four, bagua.ReduceOp.MAX if last else bagua.ReduceOp.SUM)
     yield "allreduce: unknown op", ValueError, lambda: bagua.allreduce_inplace(four, 77 if last else 0)
     yield "allreduce: op of dtype", ValueError, lambda: bagua.allreduce_inplace(four, bagua.ReduceOp.BOR)
     yield "reduce: dst", ValueError, lambda: bagua.reduce(four, part, 1 if last else 0)
@@ -116,13 +126,16 @@ def wrong(rank, size):
     yield "scatter: src", ValueError, lambda: bagua.scatter(complete, part, 1 if last else 0)
     yield "scatter: recv_tensor", ValueError, lambda: bagua.scatter(complete, part[:-1] if last else part, 0)
     yield "reduce_scatter: recv_tensor", ValueError, lambda: bagua.reduce_scatter(complete, part[:-1] if last else part)
-    yield "alltoall: number of elements", ValueError, lambda: bagua.alltoall(complete[:-1] if last else complete, complete.clone())
+    yield "alltoall: number of elements", ValueError, lambda: bagua.alltoall(
+        complete[:-1] if last else complete, complete.clone())
     yield "alltoall_v: counts", ValueError, lambda: bagua.alltoall_v(
-        complete, [1 + last] * size, [4 * r for r in range(size)], complete.clone(), [1] * size, [4 * r for r in range(size)])
+        complete, [1 + last] * size, [4 * r for r in range(size)], complete.clone(), [1] * size,
+        [4 * r for r in range(size)])
     yield "new_group: ranks", Exception, lambda: bagua.new_group([0] if last else [0, 1])
     yield "new_group: rank outside", Exception, lambda: bagua.new_group([0, size + last])
     yield "init_process_group: again", ValueError, bagua.init_process_group
-    yield "another function of Bagua's", ValueError, lambda: (bagua.barrier() if last else bagua.allreduce_inplace(four))
+    yield "another function of Bagua's", ValueError, lambda: (
+        bagua.barrier() if last else bagua.allreduce_inplace(four))
 
 
 def wrong_calls(rank, size, port, names):
@@ -144,11 +157,12 @@ def wrong_calls(rank, size, port, names):
     assert x.tolist() == [size * size] * 4
     leave()
     if rank == 0:
-        print(f"  {size} ranks: {count} wrong calls raise on all ranks, the slowest after {slowest[0]:.2f} s ({slowest[1]})", flush=True)
+        print(f"  {size} ranks: {count} wrong calls raise on all ranks, the slowest after {slowest[0]:.2f} s "
+              f"({slowest[1]})", flush=True)
 
 
 def one_rank_ends(rank, size, port, names):
-    """A rank cannot tell the others of a group that it does not know; it ends with its error, and then they have theirs."""
+    """A rank cannot tell the others of a group that it does not know; it ends with its error, then they have theirs."""
     launched(rank, size, port)
     DistributedManager.initialize()
     last = rank == size - 1
@@ -163,4 +177,5 @@ def one_rank_ends(rank, size, port, names):
     assert seconds < LONGEST_S and "\n" not in text, (seconds, text)
     assert '"nothing"' in text if last else f"rank {size - 1}" in text, text
     if rank == 0:
-        print(f"  {size} ranks: one that ends with an error of its own ends the others' wait after {seconds:.2f} s", flush=True)
+        print(f"  {size} ranks: one that ends with an error of its own ends the others' wait after {seconds:.2f} s",
+              flush=True)

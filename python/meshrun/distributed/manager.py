@@ -202,8 +202,8 @@ class DistributedManager:
     def create_groups_from_config(config, verbose=False):
         """Makes the groups of a ProcessGroupConfig, and for each "__orthogonal_to_<name>". All ranks call it.
 
-        A root named "world" is the world. GroupError: a size is missing or does not divide, a name is taken, or ranks give
-        other trees; then no group was made.
+        A root named "world" is the world. GroupError: a size is missing or does not divide, a name is taken, or ranks
+        give other trees; then no group was made.
         """
         if not isinstance(config, ProcessGroupConfig):
             raise TypeError(f"config is a {type(config).__name__}, not a ProcessGroupConfig")
@@ -288,8 +288,8 @@ def _join_torch():
 
 
 def _agree(call, error):
-    """Raises `error` on all ranks where one of them makes another call: each rank takes its own groups from the arguments, and
-    ranks of different groups would wait for each other at the first collective until its timeout."""
+    """Raises `error` on all ranks where one of them makes another call: each rank takes its own groups from the arguments,
+    and ranks of different groups would wait for each other at the first collective until its timeout."""
     difference = _join.difference(call)
     if difference:
         raise error(difference)

@@ -142,8 +142,8 @@ def all_gather_v_bwd_wrapper(tensor, sizes, dim=0, use_fp32=True, group=None):
 def gather_v_wrapper(tensor, sizes, dim=0, dst=0, group=None):
     """All ranks' pieces on rank `dst` of the group: autograd.gather_v without a gradient.
 
-    Elsewhere zeros of the whole tensor's shape, all of them one element of memory: a backward pass that gathers gradients
-    at `dst`, as PhysicsNeMo's autograd functions do, needs that shape on every rank.
+    Elsewhere zeros of the whole tensor's shape, all of them one element of memory: a backward pass that gathers
+    gradients at `dst`, as PhysicsNeMo's autograd functions do, needs that shape on every rank.
     """
     whole = _ops.gather_v(tensor, _flat(sizes), dim, dst, group_name(group))
     extents = [size[dim] if isinstance(size, (list, tuple)) else size for size in sizes]
