@@ -94,16 +94,16 @@ def call(command):
     return done.stdout
 
 
-class OldSystem:
-    """A Debian 11, with glibc 2.31, libstdc++ of g++ 10 and Python 3.9, in a directory of a site; root enters it by chroot in
-    namespaces of its own."""
+class System:
+    """A Debian with its Python in a directory of a site; root enters it by chroot in namespaces of its own. bullseye has glibc
+    2.31, libstdc++ of g++ 10 and Python 3.9, bookworm Python 3.11, trixie 3.13."""
 
-    def __init__(self, site):
+    def __init__(self, site, release):
         environments.need_root("to enter another system")
         self.site = site
-        self.root = site.directory / "old"
+        self.root = site.directory / release
         self.root.mkdir()
-        call(["tar", "-C", self.root, "--numeric-owner", "-xf", environments.debian("bullseye", "python3-venv")])
+        call(["tar", "-C", self.root, "--numeric-owner", "-xf", environments.debian(release, "python3-venv")])
 
     def run(self, script, timeout=300, **mounted):
         """Runs a shell's words in it; directories of this machine are mounted read-only at /NAME. Returns (exit code, stdout,
@@ -128,7 +128,7 @@ exec chroot '{self.root}' /usr/bin/env -i HOME=/root PATH=/env/bin:/usr/bin:/bin
 def runs_in_an_old_system(site):
     """Installs `meshrun` there, without network, and runs a job of two ranks; its coordinator and workers are real. Raises
     environments.Missing. Returns figures."""
-    system = OldSystem(site)
+    system = System(site, "bullseye")
     code, out, err = system.run("ldd --version | sed 1q; python3 -m venv /env && pip install --quiet --no-index /wheels/meshrun-*.whl "
                                 "&& meshrun version", wheels=wheel().parent)
     check(code == 0 and "2.31" in out.splitlines()[0], f"installing: exit code {code}: {out}{err}")
@@ -145,7 +145,7 @@ def runs_in_an_old_system(site):
 def libraries_bind_in_an_old_system(site):
     """Loads every program and library of `meshrun-torch` there with torch's libraries, and looks for functions that nobody has.
     Then the shipped job geoid trains on two ranks. Raises environments.Missing. Returns figures."""
-    system = OldSystem(site)
+    system = System(site, "bullseye")
     unpack = "import glob, zipfile\nfor path in glob.glob('/wheels/*.whl'): zipfile.ZipFile(path).extractall('/site')"
     (site.directory / "both").mkdir()
     for path in (wheel(), wheel("meshrun-torch")):
@@ -162,3 +162,56 @@ def libraries_bind_in_an_old_system(site):
                                 torch=torch())
     check(code == 0 and "held-out RMSE" in out, f"geoid: exit code {code}: {out}{err}")
     return f"{len(files)} programs and libraries bind with glibc 2.31; geoid trains"
+
+
+def python_with_headers(version):
+    """For whose Python the extension can be built. Raises environments.Missing."""
+    asked = subprocess.run([f"python{version}", "-c", "import pathlib, sysconfig; print(pathlib.Path(sysconfig.get_path('include'), "
+                            "'Python.h').exists())"], capture_output=True, text=True) if shutil.which(f"python{version}") else None
+    if asked is None or asked.stdout.strip() != "True":
+        raise environments.Missing(f"there is no python{version} with its headers in PATH")
+    return shutil.which(f"python{version}")
+
+
+def torch_of(python, version):
+    """A directory with the torch of that Python, from PyPI, in the user's cache. Raises environments.Missing."""
+    place = environments.CACHE / f"python/torch-{libtorch()}-cp{version.replace('.', '')}"
+    if not place.exists():
+        unfinished = place.with_suffix(".new")
+        shutil.rmtree(unfinished, ignore_errors=True)
+        done = subprocess.run([python, "-m", "pip", "install", "--quiet", "--no-deps", "--no-cache-dir", "--only-binary", ":all:",
+                               "--target", unfinished, f"torch=={libtorch()}"], capture_output=True, text=True)
+        if done.returncode:
+            raise environments.Missing(f"torch {libtorch()} for Python {version}: {environments.last_line(done.stderr)}")
+        unfinished.rename(place)
+    return place
+
+
+def trains_in(site, release, version):
+    """In a Debian whose Python is `version`: installs both wheels, built for it, without network, trains geoid and reduces on the
+    backend, then uninstalls. Raises environments.Missing. Returns figures."""
+    python = PYTHON if version == "3.11" else python_with_headers(version)
+    own = torch() if version == "3.11" else torch_of(python, version)
+    system = System(site, release)
+    (site.directory / "both").mkdir()
+    for name in ("meshrun", "meshrun-torch"):
+        path = wheel(name) if version == "3.11" else build(scratch(), name, MESHRUN_PYTHON=python)[0]
+        shutil.copy(path, site.directory / "both")
+    packages = f"/env/lib/python{version}/site-packages"
+    program = """import torch, torch.distributed as dist
+dist.init_process_group("meshrun")
+x = torch.ones(3)
+dist.all_reduce(x)
+print("sum", x.sum().item())
+dist.destroy_process_group()
+"""
+    (site.directory / "both/reduces.py").write_text(program)
+    code, out, err = system.run(
+        f"python3 -m venv /env && for one in /beside/* /torch/*; do ln -sfn $one {packages}/; done && "
+        "pip install --quiet --no-index --no-deps /wheels/*.whl && meshrun run --nproc 2 --job geoid -- --steps 50 && "
+        "meshrun run --nproc 2 -- python /wheels/reduces.py && pip uninstall --yes --quiet meshrun meshrun-torch && "
+        f"find {packages} -path '*site-packages/meshrun*'", timeout=900, wheels=site.directory / "both", torch=own, beside=torch())
+    check(code == 0, f"{release}: exit code {code}: {out[-900:]}{err[-900:]}")
+    check("held-out RMSE" in out and out.count("sum 6.0") == 2, f"{release}: {out[-900:]}")
+    check(out.splitlines()[-1].find("site-packages/meshrun") < 0, f"{release}: uninstalling leaves {out.splitlines()[-1]}")
+    return f"{release}, Python {version}, torch {libtorch()}: geoid trains"
