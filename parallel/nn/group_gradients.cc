@@ -26,6 +26,27 @@ namespace meshrun::detail {
 
 using at::Tensor;
 
+namespace {
+
+// The ranks may reach different modules of equal shapes, whose gradients must not be added.
+CollectiveSpec spec_of(const GroupGradients::Options& options, uint64_t number) {
+  CollectiveSpec spec;
+  spec.use_fp32 = options.use_fp32;
+  spec.async = true;
+  spec.agreed = number;
+  spec.say([number, names = options.names] {
+    std::string first;
+    for (size_t i = 0; i < std::min<size_t>(names.size(), 2); ++i) {
+      first += (i == 0 ? ": " : ", ") + names[i];
+    }
+    return c10::str(" (gradients of this group's shared module number ", number, first,
+                    names.size() > 2 ? ", ...)" : ")");
+  });
+  return spec;
+}
+
+}  // namespace
+
 // What a pass has added to one parameter.
 struct GroupGradients::Contribution {
   Tensor parameter;  // undefined: gone
@@ -44,14 +65,15 @@ struct GroupGradients::Bucket {
   int64_t numel = 0;
   PendingAllReduce pending;
 
-  void start(const ProcessGroupPtr& group, c10::Device device, const Options& options);
+  void start(const ProcessGroupPtr& group, c10::Device device, const Options& options,
+             uint64_t number);
   void wait() { pending.wait(); }
   void add();
   bool must_be_told() const;
 };
 
 void GroupGradients::Bucket::start(const ProcessGroupPtr& group, c10::Device device,
-                                   const Options& options) {
+                                   const Options& options, uint64_t number) {
   const auto count = static_cast<int64_t>(contributions.size());
   const Tensor buffer = at::empty({numel + count}, at::device(device).dtype(contributions[0].type));
   const Tensor reached = buffer.narrow(0, numel, count).fill_(1);
@@ -69,11 +91,8 @@ void GroupGradients::Bucket::start(const ProcessGroupPtr& group, c10::Device dev
       piece.copy_(contribution.added.to_dense());
     }
   }
-  CollectiveSpec spec;
-  spec.use_fp32 = options.use_fp32;
-  spec.async = true;
   pending = all_reduce(group, buffer, options.mean ? c10d::ReduceOp::AVG : c10d::ReduceOp::SUM,
-                       std::move(spec));
+                       spec_of(options, number));
 }
 
 bool GroupGradients::Bucket::must_be_told() const {
@@ -238,6 +257,21 @@ uint64_t next_order() {
   return next++;
 }
 
+// From 1. A group's ranks mark in one order, while processes may have been in other groups before.
+uint64_t next_number(const ProcessGroupPtr& group) {
+  using WeakGroup = c10::weak_intrusive_ptr<c10d::ProcessGroup>;
+  static Mutex mu;
+  static std::vector<std::pair<WeakGroup, uint64_t>> counts;
+  const MutexLock lock(mu);
+  std::erase_if(counts, [](const auto& entry) { return entry.first.expired(); });
+  const WeakGroup its(group);
+  for (auto& [known, count] : counts) {
+    if (known == its) return ++count;
+  }
+  counts.emplace_back(its, 1);
+  return 1;
+}
+
 }  // namespace
 
 GroupGradients::Slot::Slot(const Tensor& of)
@@ -245,7 +279,10 @@ GroupGradients::Slot::Slot(const Tensor& of)
 
 GroupGradients::GroupGradients(c10::intrusive_ptr<c10d::ProcessGroup> group,
                                const std::vector<Tensor>& parameters, const Options& options)
-    : group_(std::move(group)), options_(options), order_(next_order()) {
+    : group_(std::move(group)),
+      options_(options),
+      order_(next_order()),
+      number_(next_number(group_)) {
   for (const Tensor& parameter : parameters) slots_.emplace_back(parameter);
 }
 
@@ -355,7 +392,8 @@ void GroupGradients::start(std::vector<Bucket>& buckets) {
     bucket.numel += contribution.numel;
     bucket.contributions.push_back(std::move(contribution));
   }
-  for (size_t i = first; i < buckets.size(); ++i) buckets[i].start(group_, device, options_);
+  for (size_t i = first; i < buckets.size(); ++i)
+    buckets[i].start(group_, device, options_, number_);
 }
 
 GroupGradientHook* mark_of(const Tensor& parameter) {

@@ -81,6 +81,7 @@ class GroupGradients : public std::enable_shared_from_this<GroupGradients> {
   const c10::intrusive_ptr<c10d::ProcessGroup> group_;
   const Options options_;
   const uint64_t order_;
+  const uint64_t number_;  // of the group's, in the order in which they were made
   Mutex mu_;
   std::vector<Slot> slots_ MESHRUN_GUARDED_BY(mu_);
   bool are_compared_ MESHRUN_GUARDED_BY(mu_) = false;

@@ -12,7 +12,8 @@
 // Marking is collective: all ranks of the group mark equal modules, in the same order. A backward
 // pass that reaches the module is collective too: it runs on all ranks of the group or on none. A
 // rank whose loss does not depend on the module's parameters ties it to one of them
-// (collectives/tie.h).
+// (collectives/tie.h). Ranks that reach different modules get CollectiveMismatchError, also where
+// the modules are alike.
 //
 // Parameters that the ranks of this group hold in pieces (sharded_parameters.h) are left out: each
 // rank has all of its piece's gradient. Pieces of other groups fit if this group has one rank of
