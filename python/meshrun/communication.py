@@ -292,6 +292,8 @@ def _problem_of_tensor(argument: str, value: object) -> str:
         return f"{argument} must be a tensor, and is {_kind(value)}"
     if hasattr(value, "to_local"):
         return f"{argument} is {_kind(value)}, and collectives take local tensors: pass its to_local()"
+    if argument.startswith("tensors") and (value.is_conj() or value.is_neg()):
+        return f"{argument} is conjugated or negated in its bits alone: pass its resolve_conj().resolve_neg()"
     return f"{argument} is a nested tensor, and must be a dense one" if value.is_nested else ""
 
 

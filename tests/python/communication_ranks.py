@@ -223,7 +223,8 @@ def wrong_types(rank, size):
     wrong_tensors = [(None, "None"), ([one], "a list"), (1.0, "a float"), ("x", "a str"), (coo, "Sparse"),
                      (block, "SparseCsr"), (quantized, "quantized"), (nested, "nested"), (meta, "meta"),
                      (one.to_mkldnn(), "Mkldnn")]
-    wrong_lists = [([], "empty"), (None, "None"), (one, "a Tensor"), ([one, None], "tensors[1]"),
+    conjugated = torch.ones(4, dtype=torch.complex64).conj()
+    wrong_lists = [([], "empty"), ([conjugated], "conjugated"), (None, "None"), (one, "a Tensor"), ([one, None], "tensors[1]"),
                    ([[one]], "tensors[0]"), ([coo], "Sparse"), ([one, meta], "meta"), ({"a": one}, "a str")]
     for wrong, word in wrong_tensors:
         given = wrong if is_wrong else one

@@ -3,6 +3,7 @@
 
 #include "fmt/format.h"
 #include "parallel/base/no_collectives.h"
+#include "parallel/comm/interface/memory_overlap.h"
 #include "parallel/comm/ucx/backend_plan.h"
 
 namespace meshrun {
@@ -54,6 +55,15 @@ void plan_all_reduce(UcxBackend::Plan& plan, const at::Tensor& tensor, int size)
   agree_on(plan, tensor);
   plan.reduces(size);
   if (!plan.is_wrong()) plan.add_output(plan.update(tensor));
+}
+
+// Sums into memory of each other would depend on which comes first.
+template <class Plans>
+void refuse_overlaps(Plans& plans, at::ArrayRef<at::Tensor> tensors, const char* name) {
+  for (const auto& plan : plans) {
+    if (plan.is_wrong()) return;
+  }
+  plans.front().wrong(find_memory_overlap(tensors, name));
 }
 
 void plan_all_gather(UcxBackend::Plan& plan, const at::Tensor& output, const at::Tensor& input,
@@ -148,6 +158,7 @@ UcxBackend::WorkPtr UcxBackend::allreduce_coalesced(
   }
   if (tensors.empty())
     plans->emplace_back(CollectiveSpec(spec)).wrong("the list of tensors is empty");
+  refuse_overlaps(*plans, tensors, "tensors");
   return submit(std::move(plans), OpType::ALLREDUCE_COALESCED);
 }
 
@@ -180,11 +191,12 @@ UcxBackend::WorkPtr UcxBackend::_allgather_base(at::Tensor& output, at::Tensor& 
 
 UcxBackend::WorkPtr UcxBackend::allgather_into_tensor_coalesced(
     Tensors& outputs, Tensors& inputs, const c10d::AllgatherOptions& options) {
-  return submit(plans_of_pairs<Plans>(spec_of(Kind::kAllGather, options), outputs, inputs,
-                                      [this](Plan& plan, const auto& output, const auto& input) {
-                                        plan_all_gather(plan, output, input, rank_, size_);
-                                      }),
-                OpType::ALLGATHER_COALESCED);
+  auto plans = plans_of_pairs<Plans>(spec_of(Kind::kAllGather, options), outputs, inputs,
+                                     [this](Plan& plan, const auto& output, const auto& input) {
+                                       plan_all_gather(plan, output, input, rank_, size_);
+                                     });
+  refuse_overlaps(*plans, outputs, "outputs");
+  return submit(std::move(plans), OpType::ALLGATHER_COALESCED);
 }
 
 UcxBackend::WorkPtr UcxBackend::_reduce_scatter_base(at::Tensor& output, at::Tensor& input,
@@ -196,11 +208,12 @@ UcxBackend::WorkPtr UcxBackend::_reduce_scatter_base(at::Tensor& output, at::Ten
 
 UcxBackend::WorkPtr UcxBackend::reduce_scatter_tensor_coalesced(
     Tensors& outputs, Tensors& inputs, const c10d::ReduceScatterOptions& options) {
-  return submit(plans_of_pairs<Plans>(spec_of(Kind::kReduceScatter, options), outputs, inputs,
-                                      [this](Plan& plan, const auto& output, const auto& input) {
-                                        plan_reduce_scatter(plan, output, input, size_);
-                                      }),
-                OpType::COALESCED);
+  auto plans = plans_of_pairs<Plans>(spec_of(Kind::kReduceScatter, options), outputs, inputs,
+                                     [this](Plan& plan, const auto& output, const auto& input) {
+                                       plan_reduce_scatter(plan, output, input, size_);
+                                     });
+  refuse_overlaps(*plans, outputs, "outputs");
+  return submit(std::move(plans), OpType::COALESCED);
 }
 
 UcxBackend::WorkPtr UcxBackend::barrier(const c10d::BarrierOptions& options) {

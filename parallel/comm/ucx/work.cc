@@ -191,9 +191,10 @@ bool UcxWork::wait(std::chrono::milliseconds timeout) {
     wait_for(timeout);
   } else {
     for (const OperationPtr& operation : state_->operations) {
-      if (operation->is_done() || group_->wait(*operation)) continue;
-      raise_interrupt();
-      throw_lost();
+      if (operation->is_done()) continue;
+      const bool is_done = group_->wait(*operation);
+      raise_interrupt();  // also of an operation that has ended since the check was asked
+      if (!is_done) throw_lost();
     }
   }
   if (const std::exception_ptr error = state_->settle()) std::rethrow_exception(error);
@@ -211,8 +212,10 @@ void UcxWork::wait_for(std::chrono::milliseconds timeout) {
   for (const OperationPtr& operation : state_->operations) {
     const auto left = std::max<std::chrono::nanoseconds>(
         deadline - std::chrono::steady_clock::now(), std::chrono::nanoseconds(0));
-    if (operation->is_done() || group_->wait(*operation, left)) continue;
+    if (operation->is_done()) continue;
+    const bool is_done = group_->wait(*operation, left);
     raise_interrupt();
+    if (is_done) continue;
     throw_lost();
     throw CollectiveTimeoutError(fmt::format(
         "{} was not done within the {:g} s that wait() was given on rank {}; it goes on",
