@@ -5,6 +5,7 @@
 #include "ATen/core/LegacyTypeDispatch.h"
 #include "ATen/core/grad_mode.h"
 #include "ATen/core/ivalue.h"
+#include "c10/util/Exception.h"
 #include "parallel/collectives/call/autograd_node.h"
 #include "torch/csrc/autograd/custom_function.h"
 
@@ -40,6 +41,11 @@ struct LinearNode : torch::autograd::Function<LinearNode> {
 at::Tensor linear(const at::Tensor& tensor, c10::function_ref<at::Tensor(bool)> forward,
                   c10::function_ref<Adjoint(const at::Tensor&)> adjoint,
                   const std::vector<at::Tensor>& saved) {
+  // The result of forward() would have no tangent, which counts as zero.
+  TORCH_CHECK_NOT_IMPLEMENTED(
+      !tensor._fw_grad(/*level=*/0).defined(),
+      "meshrun's collectives have no forward-mode derivatives (torch.func.jvp, dual numbers): take "
+      "them in reverse mode, by torch.autograd.grad");
   if (wants_gradient(tensor)) return LinearNode::apply(tensor, forward, adjoint, saved);
   const at::AutoDispatchBelowADInplaceOrView below;
   return forward(false);
