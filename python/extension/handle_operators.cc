@@ -1,7 +1,6 @@
 // What returns handles or numbers or keeps hooks on parameters, and so has neither gradient nor
 // trace: the asynchronous transpose, reduce_loss and mark_module_as_shared. They are operators
 // because tensors cross from Python that way without its libraries.
-#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -16,6 +15,7 @@
 #include "parallel/collectives/reduce_loss.h"
 #include "parallel/collectives/transpose.h"
 #include "parallel/nn/shared_module.h"
+#include "python/extension/module_mirror.h"
 #include "python/extension/operators.h"
 #include "torch/library.h"
 #include "torch/nn/module.h"
@@ -45,26 +45,11 @@ std::tuple<Tensor, c10::intrusive_ptr<c10d::Work>> transpose_async(
   return {std::move(result), std::move(work)};
 }
 
-// A module of LibTorch that has a Python module's parameters, under their names.
-struct Parameters : torch::nn::Module {
-  void add(const std::string& name, const Tensor& parameter) {
-    const size_t dot = name.find('.');
-    if (dot == std::string::npos) {
-      register_parameter(name, parameter, parameter.requires_grad());
-      return;
-    }
-    std::shared_ptr<Parameters>& child = below[name.substr(0, dot)];
-    if (!child) child = register_module(name.substr(0, dot), std::make_shared<Parameters>());
-    child->add(name.substr(dot + 1), parameter);
-  }
-  std::map<std::string, std::shared_ptr<Parameters>> below;
-};
-
-std::shared_ptr<Parameters> module_of(const std::vector<std::string>& names,
-                                      const std::vector<Tensor>& parameters) {
-  auto module = std::make_shared<Parameters>();
-  for (size_t i = 0; i < names.size(); ++i) module->add(names[i], parameters.at(i));
-  return module;
+std::shared_ptr<torch::nn::Module> module_of(const std::vector<std::string>& names,
+                                             const std::vector<Tensor>& parameters) {
+  std::vector<NamedTensor> tensors;
+  for (size_t i = 0; i < names.size(); ++i) tensors.push_back({names[i], parameters.at(i)});
+  return mirror_of(tensors);
 }
 
 void mark_as_shared(const std::vector<std::string>& names, const std::vector<Tensor>& parameters,

@@ -39,9 +39,14 @@ Worlds& worlds() {
   return worlds;
 }
 
-void refuse_after_fork() {
+// The first call remembers the process.
+bool is_forked() {
   static const int forks = fork_count();
-  if (forks == fork_count()) return;
+  return forks != fork_count();
+}
+
+void refuse_after_fork() {
+  if (!is_forked()) return;
   throw BackendError(fmt::format(
       "process {} was forked from one that had process groups on meshrun, and UCX does not survive "
       "that: fork before the first process group is made, or start processes by spawn",
@@ -176,6 +181,7 @@ void add_group(const c10::intrusive_ptr<UcxBackend>& group) {
 }
 
 void end_worlds() {
+  if (is_forked()) return;  // they are the parent's
   std::vector<std::shared_ptr<World>> dropped;
   std::vector<c10::intrusive_ptr<UcxBackend>> groups;
   {
