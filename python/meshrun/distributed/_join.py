@@ -24,7 +24,7 @@ from meshrun.torch import _extension
 _LAST_WAIT = 5.0
 
 _lock = threading.RLock()
-_handed_out = None  # the group that the backend gives to torch.distributed at this moment
+_handed_out = threading.local()  # .group: what the backend gives to torch.distributed in this thread at this moment
 _world = None  # torch's default group, while it is the manager's world
 _process = None  # that joined: children of fork() leave its groups alone
 _groups = {}  # by name
@@ -161,13 +161,12 @@ def mesh():
 
 
 def _hand_out(group, call):
-    global _handed_out
     with _lock:
-        _handed_out = group
+        _handed_out.group = group
         try:
             return call()
         finally:
-            _handed_out = None
+            del _handed_out.group
 
 
 def _adopt(name, ranks, group):
@@ -190,8 +189,9 @@ def _adopt(name, ranks, group):
 
 def _give(call):
     """What the backend "meshrun" gives torch.distributed for a call: a group of the manager, or None: it makes its own."""
-    if _handed_out is not None:
-        return _handed_out
+    handed_out = getattr(_handed_out, "group", None)
+    if handed_out is not None:
+        return handed_out
     if not is_joined() or not call.global_ranks_in_group:
         return None
     # Without a timeout of its own, new_group() names torch's; the manager's comes before that.

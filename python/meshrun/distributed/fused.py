@@ -37,10 +37,11 @@ def _is_tensor_dict(tree):
 
 
 def _leaves(tree, path, found):
-    """Adds (path, tensor) in the order of the keys, and returns what rebuilds the structure from tensors by path."""
+    """Adds (path, tensor) in the order of the keys, and returns what rebuilds the structure from tensors in that order."""
     if isinstance(tree, torch.Tensor):
+        place = len(found)
         found.append((path, tree.detach()))
-        return lambda tensors: tensors[path]
+        return lambda tensors: tensors[place]
     if isinstance(tree, Mapping) or _is_tensor_dict(tree):
         # In the order of the keys, which is that of all ranks; the result has the mapping's own order.
         parts = {key: _leaves(tree[key], (*path, str(key)), found) for key in sorted(tree.keys(), key=str)}
@@ -86,5 +87,5 @@ def fused_all_reduce(tensors, *, op=dist.ReduceOp.SUM, group=None, buffer_dtype=
         handle, results = _ops.start_fused_all_reduce(*call), [leaf.clone() for leaf in leaves]
     else:
         results = [reduced.to(leaf.device) for reduced, leaf in zip(_ops.fused_all_reduce(*call), leaves)]
-    result = rebuild({path: tensor for (path, _), tensor in zip(found, results)})
+    result = rebuild(results)
     return (result, FusedAllReduceWork(handle, results)) if async_op else result

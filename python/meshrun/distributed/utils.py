@@ -219,7 +219,8 @@ def mark_module_as_shared(module, process_group, recurse=True, use_fp32_reductio
 
     After each backward pass the parameters' gradients are summed over the group: what the pass has added to them, in
     buckets; what they held before stays, so gradients accumulate. A parameter that a rank's pass does not reach counts
-    as zero there. All ranks mark equal modules in the same order, and run backward passes together. process_group: a
+    as zero there, if the pass reaches another one of this mark. All ranks mark equal modules in the same order, and a
+    backward pass reaches a mark on all ranks or on none, else ValueError (tie() makes it reach one). process_group: a
     group, its name, or None for the world. recurse: the submodules' parameters too. use_fp32_reduction: 16-bit
     gradients are added in float32. A marked parameter takes no post-accumulate hook: registering one raises
     RuntimeError. Raises RuntimeError on every rank where a parameter is marked already or the modules differ; in the
