@@ -355,6 +355,8 @@ def small_functions(rank, size):
     assert fused_all_reduce([torch.tensor(rank)], op=dist.ReduceOp.MAX)[0] == size - 1
     mean = fused_all_reduce(torch.tensor(float(rank)), op=dist.ReduceOp.AVG, weight=float(rank + 1))
     assert abs(mean.item() - sum(r * (r + 1) for r in range(size)) / (size * (size + 1) / 2)) < 1e-6
+    total = fused_all_reduce({1: torch.tensor(2.0), "1": torch.tensor(rank + 1.0)})
+    assert total == {1: 2 * size, "1": size * (size + 1) / 2}, total
     held = TensorDict({"y": torch.tensor(float(rank)), "x": TensorDict({"z": torch.ones(2)})})
     total = fused_all_reduce(held)
     assert type(total) is TensorDict and type(total["x"]) is TensorDict and list(total) == ["y", "x"]
@@ -399,6 +401,38 @@ def shared_modules(rank, size):
     module(inputs[rank]).sum().backward()
     with raises(RuntimeError, "not marked"):
         utils.unmark_module_as_shared(module)
+    if size > 1:  # two that are alike, of which ranks reach different ones
+        first, second = torch.nn.Linear(2, 2), torch.nn.Linear(2, 2)
+        for one in (first, second):
+            torch.nn.init.ones_(one.weight), torch.nn.init.ones_(one.bias)
+            utils.mark_module_as_shared(one, None)
+        own = second if rank == size - 1 else first
+        refused(rank, size, lambda: own(torch.ones(1, 2)).sum().backward(), "shared module number 2", "shared module number 3")
+
+
+def forward_mode(rank, size):
+    """A tangent is refused, never dropped."""
+    x = torch.ones(3, 2)
+    calls = [lambda x: autograd.all_gather_v(x, [3] * size), lambda x: mappings.reduce_from_parallel_region(x),
+             lambda x: mappings.scatter_to_parallel_region(x, 0),
+             lambda x: utils.distributed_transpose(x, 0, 1, dim1_sizes=[2] * size)[0][0],
+             lambda x: fft.DistributedRFFT2.apply(x, (3, 2 * size), (0, 1), group=None)]
+    for call in calls:
+        with raises(NotImplementedError, "forward-mode"):
+            torch.func.jvp(call, (x,), (torch.ones_like(x),))
+    copied, tangent = torch.func.jvp(lambda x: mappings.copy_to_parallel_region(x) * 2, (x,), (x,))
+    assert torch.equal(copied, 2 * x) and torch.equal(tangent, 2 * x)
+
+
+def coalesced(rank, size):
+    """Tensors that are one memory would be summed in an order that nobody chose."""
+    x = torch.full((6,), rank + 1.0)
+    square = torch.full((4, 4), rank + 1.0)
+    for tensors in ([x, x], [x[:4], x[3:]], [torch.ones(1), square[:, :2], square[:, 1:3]], [square.t(), square[3]]):
+        refused(rank, size, lambda: dist.all_reduce_coalesced(tensors), "are the same memory")
+    total = size * (size + 1) / 2
+    dist.all_reduce_coalesced([x[:3], x[3:], square[:, ::2], square[:, 1::2]])
+    assert torch.equal(x, torch.full((6,), total)) and torch.equal(square, torch.full((4, 4), total))
 
 
 def others_count(rank, size):
@@ -556,7 +590,7 @@ def compiled(rank, size):
 
 
 CASES = [values, exchanges, gradients, maps, transforms, graphs_end_alike, wrong_calls, groups, small_functions,
-         shared_modules, others_count, opchecks, compiled]
+         shared_modules, forward_mode, coalesced, others_count, opchecks, compiled]
 
 
 def spawned(rank, size, port, names):

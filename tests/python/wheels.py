@@ -207,7 +207,7 @@ dist.destroy_process_group()
 """
     (site.directory / "both/reduces.py").write_text(program)
     code, out, err = system.run(
-        f"python3 -m venv /env && for one in /beside/* /torch/*; do ln -sfn $one {packages}/; done && "
+        f"python3 -m venv /env && ln -s /beside/* {packages}/ && rm -f {packages}/torch && cp -rs /torch/torch {packages}/ && "
         "pip install --quiet --no-index --no-deps /wheels/*.whl && meshrun run --nproc 2 --job geoid -- --steps 50 && "
         "meshrun run --nproc 2 -- python /wheels/reduces.py && pip uninstall --yes --quiet meshrun meshrun-torch && "
         f"find {packages} -path '*site-packages/meshrun*'", timeout=900, wheels=site.directory / "both", torch=own, beside=torch())
