@@ -357,6 +357,9 @@ def small_functions(rank, size):
     assert abs(mean.item() - sum(r * (r + 1) for r in range(size)) / (size * (size + 1) / 2)) < 1e-6
     total = fused_all_reduce({1: torch.tensor(2.0), "1": torch.tensor(rank + 1.0)})
     assert total == {1: 2 * size, "1": size * (size + 1) / 2}, total
+    names = ["p", "q"] if rank % 2 else ["q", "p"]
+    total = fused_all_reduce({name: torch.tensor(float("pq".index(name) + rank)) for name in names})
+    assert list(total) == names and total["q"] - total["p"] == size, total
     held = TensorDict({"y": torch.tensor(float(rank)), "x": TensorDict({"z": torch.ones(2)})})
     total = fused_all_reduce(held)
     assert type(total) is TensorDict and type(total["x"]) is TensorDict and list(total) == ["y", "x"]
