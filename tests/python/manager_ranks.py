@@ -21,6 +21,9 @@ from meshrun.distributed import (
     PhysicsNeMoUninitializedDistributedManagerWarning,
     ProcessGroupConfig,
     ProcessGroupNode,
+    all_gather_v,
+    fused_all_reduce,
+    reduce_from_parallel_region,
 )
 
 
@@ -95,6 +98,13 @@ def subgroups(rank, size):
     import torch.distributed._functional_collectives as functional
 
     assert functional.all_reduce(torch.ones(1), "sum", model).item() == wide
+    mine = torch.full((1 + rank % wide,), float(rank))
+    for name, members in (("model", range(block * wide, (block + 1) * wide)), ("single", [rank])):
+        sizes = [1 + member % wide for member in members]
+        whole = torch.cat([torch.full((1 + member % wide,), float(member)) for member in members])
+        assert torch.equal(all_gather_v(mine, sizes, group=name), whole)
+        assert fused_all_reduce(torch.ones(1), group=name) == len(members)
+        assert reduce_from_parallel_region(torch.ones(1), name) == len(members)
     # A program's own groups beside the manager's: all ranks count them alike, whoever has asked for which name.
     if rank == 0:
         manager.group("single")

@@ -404,13 +404,19 @@ def shared_modules(rank, size):
     module(inputs[rank]).sum().backward()
     with raises(RuntimeError, "not marked"):
         utils.unmark_module_as_shared(module)
+    if size == 3:  # 256 + 1 is 256 in bfloat16, where each sum is rounded
+        half = torch.nn.Linear(1, 1, bias=False, dtype=torch.bfloat16)
+        torch.nn.init.ones_(half.weight)
+        utils.mark_module_as_shared(half, None)
+        half(torch.full((1, 1), 256.0 if rank == 0 else 1.0, dtype=torch.bfloat16)).sum().backward()
+        assert half.weight.grad.item() == 258, half.weight.grad
     if size > 1:  # two that are alike, of which ranks reach different ones
         first, second = torch.nn.Linear(2, 2), torch.nn.Linear(2, 2)
         for one in (first, second):
             torch.nn.init.ones_(one.weight), torch.nn.init.ones_(one.bias)
             utils.mark_module_as_shared(one, None)
         own = second if rank == size - 1 else first
-        refused(rank, size, lambda: own(torch.ones(1, 2)).sum().backward(), "shared module number 2", "shared module number 3")
+        refused(rank, size, lambda: own(torch.ones(1, 2)).sum().backward(), "this group's shared module number")
 
 
 def forward_mode(rank, size):
