@@ -25,6 +25,13 @@ def _is_number(value):
     return isinstance(value, (bool, int, float)) or (torch.is_tensor(value) and value.numel() == 1)
 
 
+def _as_before(before, value):
+    """The number `value` in the type that the option has, if that can hold it: Adam(weight_decay=0) begins with an int."""
+    if isinstance(before, bool):
+        return bool(value)
+    return int(value) if isinstance(before, int) and value == int(value) else value
+
+
 class OptimizerStates:
     """Raises NotImplementedError for an optimizer of another class: its states are unknown here."""
 
@@ -110,5 +117,4 @@ class OptimizerStates:
                 elif torch.is_tensor(group.get(name)):
                     group[name].fill_(value)
                 else:
-                    before = group.get(name)
-                    group[name] = type(before)(value) if isinstance(before, (bool, int)) else value
+                    group[name] = _as_before(group.get(name), value)
