@@ -1,5 +1,7 @@
 """What each rank of tests/python/afno does: DistributedAFNO against the model that one rank alone has, in float64."""
 
+import copy
+import io
 import os
 
 import torch
@@ -7,7 +9,7 @@ import torch.distributed as dist
 import torch.nn.functional as F
 
 from manager_ranks import raised
-from meshrun.distributed import DistributedManager, UndefinedGroupError
+from meshrun.distributed import DistributedManager, UndefinedGroupError, utils
 from meshrun.models import DistributedAFNO, DistributedAFNONet
 
 FIELD, PATCH, CHANNELS, EMBED, BLOCKS, DEPTH, FRACTION = (16, 24), (4, 2), 12, 24, 12, 2, 0.7
@@ -106,6 +108,123 @@ def field(rank, size):
     equals_one_rank("spatial_parallel", inputs=True, outputs=True)
 
 
+def saved_and_loaded(module):
+    stored = io.BytesIO()
+    torch.save(module, stored)
+    stored.seek(0)
+    return torch.load(stored, weights_only=False)
+
+
+def copies(rank, size):
+    """Gradients over the field's group are sums also in a copy, after a load, and of what was frozen at first."""
+    DistributedManager().initialize_mesh((-1, 2 if size == 4 else 1), ("spatial_parallel", "model_parallel"))
+    generator = torch.Generator().manual_seed(5)
+    x, weight = torch.randn(2, 2, CHANNELS, *FIELD, dtype=torch.float64, generator=generator)
+
+    def new():
+        torch.manual_seed(11)
+        model = DistributedAFNONet(**OPTIONS, spatial_group="spatial_parallel").double()
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.mul_(3)
+        return model
+
+    first = new()
+    state = {name: value.requires_grad_() for name, value in first.full_state_dict().items()}
+    (alone(state, x) * weight).sum().backward()
+    mine, own_weight = (piece_of(each, 3, "spatial_parallel") for each in (x, weight))
+
+    def step(model):
+        (model(mine) * own_weight).sum().backward()
+
+    def is_right(model, case, passes=1):
+        model.zero_grad()
+        for _ in range(passes):
+            step(model)
+        dims = model.parameter_shards()
+        for name, parameter in model.named_parameters():
+            expected = passes * piece_of(state[name].grad, dims[name], "model_parallel")
+            close(parameter.grad, expected, f"{case}: {name}")
+
+    is_right(first, "first")
+    for case, copied in ("deepcopy", copy.deepcopy(first)), ("torch.load", saved_and_loaded(first)):
+        is_right(copied, case, 2)
+    is_right(first, "after its copies", 2)
+
+    assigned = new()
+    step(assigned)
+    assigned.load_state_dict({name: value.clone() for name, value in first.state_dict().items()}, assign=True)
+    is_right(assigned, "assign")
+    one = new()
+    step(one)
+    one.blocks[0].norm1.weight = torch.nn.Parameter(one.blocks[0].norm1.weight.detach().clone())
+    is_right(one, "one new parameter", 2)
+
+    for trained in ((), ("head.weight",)):
+        frozen = new()
+        for name, parameter in frozen.named_parameters():
+            parameter.requires_grad_(name in trained)
+        image = mine.clone().requires_grad_()
+        frozen(image).sum().backward()
+        assert image.grad.abs().max() > 0
+        frozen.requires_grad_(True)
+        is_right(frozen, f"unfrozen after {trained}", 2)
+
+    average = copy.deepcopy(first).requires_grad_(False)  # as an exponential moving average is kept
+    with torch.no_grad():
+        assert torch.equal(average(mine), first(mine))
+    is_right(average.requires_grad_(True), "average")
+
+    if DistributedManager().group_size("spatial_parallel") > 1:
+        one_copies = copy.deepcopy(first) if rank == 0 else first
+        try:
+            one_copies(mine)
+        except ValueError as error:  # of this group, or with what the other one says
+            assert "Ranks disagree" in str(error) and "rank 0 called mark_module_as_shared" in str(error), error
+        else:
+            raise AssertionError("no error")
+        is_right(first, "after ranks that disagree")
+
+
+def marked_modules(rank, size):
+    """A module that its user marks; its copies have no mark, take one, and take a hook."""
+    torch.manual_seed(7)
+    plain = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Tanh(), torch.nn.Linear(4, 2)).double()
+    marked = utils.mark_module_as_shared(copy.deepcopy(plain), None)
+    inputs = torch.randn(size, 5, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
+
+    def gradients(module, x):
+        module.zero_grad()
+        module(x).square().sum().backward()
+        return [parameter.grad.clone() for parameter in module.parameters()]
+
+    def equal(module, x):
+        for got, expected in zip(gradients(module, inputs[rank]), gradients(plain, x)):
+            close(got, expected, "gradient")
+
+    equal(marked, inputs.flatten(0, 1))
+    marked[0].weight.note = "kept"
+    copied = [copy.deepcopy(marked), saved_and_loaded(marked)]
+    assert copied[1][0].weight.note == "kept"
+    stored = io.BytesIO()
+    torch.save(list(marked.parameters()), stored)
+    stored.seek(0)
+    assert all(torch.equal(*pair) for pair in zip(torch.load(stored, weights_only=True), marked.parameters()))
+    for module in copied:
+        equal(module, inputs[rank])
+        seen = []
+        handle = module[0].bias.register_post_accumulate_grad_hook(seen.append)
+        equal(module, inputs[rank])
+        handle.remove()
+        assert len(seen) == 1 and seen[0] is module[0].bias
+    equal(marked, inputs.flatten(0, 1))
+    again = utils.mark_module_as_shared(copy.deepcopy(marked), None)
+    equal(again, inputs.flatten(0, 1))
+    for module in (marked, again):
+        raised(RuntimeError, lambda: module[0].bias.register_post_accumulate_grad_hook(print), "mark's place")
+    equal(utils.unmark_module_as_shared(again), inputs[rank])
+
+
 def training(rank, size):
     """The constructor of PhysicsNeMo's class, a training, a graph of torch.compile, bfloat16, dropout."""
     DistributedManager.create_process_subgroup("model_parallel", size)
@@ -161,7 +280,7 @@ def wrong_calls(rank, size):
         raise AssertionError("no error")
 
 
-CASES = [channels, field, training, wrong_calls]
+CASES = [channels, field, copies, marked_modules, training, wrong_calls]
 
 
 def spawned(rank, size, port, names):

@@ -15,7 +15,9 @@ their channels. It runs on all ranks or on none.
 
 With a `spatial_group` the field is split along its width as well: a rank has whole columns of patches, as
 compute_split_shapes(width / patch width) says, of the input and of the output; the loss is the sum of the ranks' losses
-of their columns. The first forward call with gradients marks the module as shared over that group (utils.py).
+of their columns. Each forward call with gradients marks those trainable parameters as shared over that group that are
+not yet (utils.py): also those of a copy, those that were frozen before, and those that another load put in place. All
+ranks copy, load, freeze and unfreeze alike.
 
 Errors: UndefinedGroupError (a RuntimeError) where the group was never made; ValueError on all ranks of the group for
 options that do not fit or differ, and inputs of another shape, dtype or device.
@@ -35,11 +37,17 @@ from meshrun.distributed._afno_plan import AfnoShape, mode_window, overlap, prob
 from meshrun.distributed._channel_group import ChannelGroup, ShardedModule, Weights
 from meshrun.distributed.errors import UndefinedGroupError
 from meshrun.distributed.fft import DistributedIRFFT2, DistributedRFFT2
-from meshrun.distributed.utils import mark_module_as_shared
+from meshrun.distributed.utils import is_shared_over, mark_parameters_as_shared
 
 __all__ = ["DistributedAFNO", "DistributedAFNONet"]
 
 _LAYER_NORM_EPSILON = 1e-6
+
+
+@torch.compiler.disable
+def _share(named: Sequence[Tuple[str, Tensor]], group: str) -> None:
+    names, parameters = zip(*named)
+    mark_parameters_as_shared(list(names), list(parameters), group)
 
 
 def _wide(x: Tensor) -> Tensor:
@@ -243,7 +251,7 @@ class DistributedAFNONet(ShardedModule):
             problem = each.agree(str(shape), problem) or problem
         if problem:
             raise ValueError(f"{type(self).__name__}: {problem}")
-        self._shape, self._columns, self._is_shared = shape, _Columns(shape, columns), False
+        self._shape, self._columns = shape, _Columns(shape, columns)
         seed = torch.randint(2**63 - 1, (1,)).item()
         for each in filter(None, (channels, columns)):
             seed = each.broadcast_from_first(seed)
@@ -267,9 +275,8 @@ class DistributedAFNONet(ShardedModule):
         columns = self._columns
         if columns.size == 1:
             return self._run(x)
-        if not self._is_shared and torch.is_grad_enabled():
-            mark_module_as_shared(self, columns.group.name)
-            self._is_shared = True
+        if torch.is_grad_enabled():
+            self._mark_as_shared(x)
         columns.has_raised = False
         try:
             return self._run(x)
@@ -278,6 +285,21 @@ class DistributedAFNONet(ShardedModule):
             if not columns.has_raised:
                 columns.group.raise_on_all(x, str(error))
             raise
+
+    def _mark_as_shared(self, x: Any) -> None:
+        """The trainable parameters that are not marked: all at first, later those of a copy, unfrozen ones, and those
+        that load_state_dict(assign=True) puts in place. A rank that has none sends nothing: where another one has some,
+        their calls differ, which raises on both."""
+        name = self._columns.group.name
+        unmarked = [(path, parameter) for path, parameter in self.named_parameters()
+                    if parameter.requires_grad and parameter.is_leaf and not is_shared_over(parameter, name)]
+        if unmarked:
+            try:
+                _share(unmarked, name)
+            except (RuntimeError, ValueError) as error:
+                if self._channels.size > 1:  # its other ranks may have marked theirs
+                    self._channels.raise_on_all(x if isinstance(x, Tensor) else None, str(error))
+                raise
 
     def _run(self, x: Tensor) -> Tensor:
         problem = self._problem_of_input(x)

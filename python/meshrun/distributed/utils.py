@@ -209,8 +209,34 @@ def _refuse_hook(hook):
     """In place of register_post_accumulate_grad_hook of a marked parameter: a parameter has one such hook in C++, and a second
     one would take the mark's place without a word."""
     raise RuntimeError("this parameter is marked as shared (mark_module_as_shared), and a post-accumulate hook would take the "
-                       "mark's place: use register_hook(), or a hook of the optimizer; "
-                       "of a copy of a marked module, delete the parameter's attribute register_post_accumulate_grad_hook")
+                       "mark's place: use register_hook(), or a hook of the optimizer")
+
+
+_MARK = ("register_post_accumulate_grad_hook", "_meshrun_shared_over", "__getstate__")
+
+
+class _StateWithoutMark:
+    """A marked parameter's __getstate__: a copy by pickle or torch.save has no mark in C++, so none in Python."""
+
+    def __init__(self, attributes):
+        self._attributes = attributes  # not the parameter, whose memory would wait for the garbage collector
+
+    def __call__(self):
+        return {name: value for name, value in self._attributes.items() if name not in _MARK} or None
+
+
+def is_shared_over(parameter, name):
+    """Whether mark_module_as_shared() has marked this very parameter, over the group of that name."""
+    return getattr(parameter, "_meshrun_shared_over", None) == name
+
+
+def mark_parameters_as_shared(names, parameters, group, use_fp32_reduction=True):
+    """mark_module_as_shared() of some parameters of a module, under their names there; `group` is a name."""
+    _ops.mark_as_shared(names, parameters, group, use_fp32_reduction)
+    for parameter in parameters:
+        if parameter.requires_grad:
+            attributes = vars(parameter)
+            attributes.update(zip(_MARK, (_refuse_hook, group, _StateWithoutMark(attributes))))
 
 
 def mark_module_as_shared(module, process_group, recurse=True, use_fp32_reduction=True):
@@ -223,24 +249,30 @@ def mark_module_as_shared(module, process_group, recurse=True, use_fp32_reductio
     backward pass reaches a mark on all ranks or on none, else ValueError (tie() makes it reach one). process_group: a
     group, its name, or None for the world. recurse: the submodules' parameters too. use_fp32_reduction: 16-bit
     gradients are added in float32. A marked parameter takes no post-accumulate hook: registering one raises
-    RuntimeError. Raises RuntimeError on every rank where a parameter is marked already or the modules differ; in the
-    first backward pass where the ranks' values of a parameter differ. Source:
-    physicsnemo.distributed.utils.mark_module_as_shared, which sums again what earlier passes have summed.
+    RuntimeError.
+
+    The mark belongs to the parameters that require a gradient at the call. Other parameters have none, and their
+    gradients are this rank's alone: those of a copy (copy.deepcopy, pickle, torch.load of a module), those that
+    load_state_dict(assign=True) puts in place, those that are unfrozen later. Mark a copy as you marked the module;
+    unmark a module before it is marked again.
+
+    Raises RuntimeError on every rank where a parameter is marked already or the modules differ; in the first backward
+    pass where the ranks' values of a parameter differ. Source: physicsnemo.distributed.utils.mark_module_as_shared,
+    which sums again what earlier passes have summed.
     """
     names, parameters = _named_parameters(module, recurse)
-    _ops.mark_as_shared(names, parameters, group_name(process_group), use_fp32_reduction)
-    for parameter in parameters:
-        parameter.register_post_accumulate_grad_hook = _refuse_hook
+    mark_parameters_as_shared(names, parameters, group_name(process_group), use_fp32_reduction)
     return module
 
 
 def unmark_module_as_shared(module, recurse=True):
     """Undoes mark_module_as_shared(), on all ranks between the same two backward passes. Returns `module`.
 
-    Raises RuntimeError on this rank where a parameter is not marked.
+    Raises RuntimeError on this rank where a parameter that requires a gradient is not marked.
     """
     names, parameters = _named_parameters(module, recurse)
     _ops.unmark_as_shared(names, parameters)
     for parameter in parameters:
-        vars(parameter).pop("register_post_accumulate_grad_hook", None)
+        for name in _MARK:
+            vars(parameter).pop(name, None)
     return module
