@@ -187,15 +187,20 @@ Tensor AfnoNetwork::run(const Tensor& x) {
   return image_of(own.flatten(-2), p, q);
 }
 
+void AfnoNetwork::share_parameters(const Tensor& x) {
+  try {
+    share_unmarked_parameters(*this, columns_.group.handle());
+  } catch (const c10::Error& error) {
+    // The other group's ranks may have marked theirs.
+    if (channels_.size() > 1) channels_.raise(x, error.what_without_backtrace());
+    throw;
+  }
+}
+
 Tensor AfnoNetwork::forward(const Tensor& x) {
   const ChannelGroup& columns = columns_.group;
   if (columns.size() == 1) return run(x);
-  if (!is_shared_ && at::GradMode::is_enabled()) {
-    SharedModuleOptions options;
-    options.process_group = columns.handle();
-    mark_module_as_shared(*this, options);
-    is_shared_ = true;
-  }
+  if (at::GradMode::is_enabled()) share_parameters(x);
   columns_.has_raised = false;
   try {
     return run(x);

@@ -62,13 +62,13 @@ class AfnoNetwork : public ShardedModule {
 
  private:
   at::Tensor run(const at::Tensor& x);
+  void share_parameters(const at::Tensor& x);
   std::string problem_of_input(const at::Tensor& x) const;
 
   const std::string name_;
   const AfnoShape shape_;
   const ChannelGroup channels_;
   FieldColumns columns_;
-  bool is_shared_ = false;
   DistributedPatchEmbed patch_embed_ = nullptr;
   at::Tensor pos_embed_;
   torch::nn::ModuleList blocks_ = nullptr;

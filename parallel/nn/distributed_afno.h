@@ -16,8 +16,9 @@
 // With a `spatial_group`, such as "spatial_parallel", the field is split along its width as well: a
 // rank has whole columns of patches, compute_split_shapes(width / patch width) many, of the input
 // and of the output; the loss is the sum of the ranks' losses of their columns. Each rank of that
-// group has the same pieces of the parameters; the first forward call with gradients marks the
-// module as shared over it (shared_module.h), so that their gradients are sums.
+// group has the same pieces of the parameters; each forward call with gradients marks those
+// trainable parameters as shared over it (shared_module.h) that are not yet, so that their
+// gradients are sums. All ranks freeze and unfreeze alike.
 //
 //   manager.initialize_mesh({2, 2}, {"spatial_parallel", "model_parallel"});
 //   DistributedAFNO model(DistributedAFNOOptions({64, 64}, 3).spatial_group("spatial_parallel"));

@@ -60,6 +60,7 @@ class GroupGradients : public std::enable_shared_from_this<GroupGradients> {
   // Counts the objects of this process in the order in which they were made.
   uint64_t order() const { return order_; }
   const c10d::ProcessGroup& group() const { return *group_; }
+  bool is_mean() const { return options_.mean; }
 
  private:
   struct Slot {

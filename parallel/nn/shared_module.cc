@@ -94,14 +94,28 @@ std::string describe(const SharedModuleOptions& options) {
                   " bucket_cap_mb=", options.bucket_cap_mb);
 }
 
-}  // namespace
+// Whether the parameter's gradients are summed over the ranks of this group.
+bool is_summed_over(const Tensor& parameter, const c10d::ProcessGroup& group) {
+  const auto* const mark = mark_of(parameter);
+  return mark != nullptr && !mark->gradients->is_mean() &&
+         detail::have_same_ranks(mark->gradients->group(), group);
+}
 
-void mark_module_as_shared(torch::nn::Module& module, const SharedModuleOptions& options) {
+NamedTensors without_summed(const NamedTensors& parameters, const c10d::ProcessGroup& group) {
+  NamedTensors chosen("parameter");
+  for (const auto& item : parameters) {
+    if (!is_summed_over(item.value(), group)) chosen.insert(item.key(), item.value());
+  }
+  return chosen;
+}
+
+void mark(torch::nn::Module& module, const SharedModuleOptions& options, bool only_unmarked) {
   check_collectives_allowed([] { return "mark_module_as_shared"; });
   const CallScope scope("mark_module_as_shared");
   const auto group = options.process_group.get();
   const std::map<std::string, ParameterShard> shards = parameter_shards(module);  // announces them
-  const NamedTensors parameters = trained(parameters_of(module, options.recurse), *group);
+  NamedTensors parameters = trained(parameters_of(module, options.recurse), *group);
+  if (only_unmarked) parameters = without_summed(parameters, *group);
   std::string problem = detail::find_shard_conflict(shards, parameters, group);
   if (problem.empty()) problem = find_problem(parameters, options, *group);
   const c10::Device device =
@@ -117,6 +131,25 @@ void mark_module_as_shared(torch::nn::Module& module, const SharedModuleOptions&
        .use_fp32 = options.use_fp32_reduction,
        .bucket_bytes = static_cast<int64_t>(options.bucket_cap_mb * kMebibyte),
        .names = parameters.keys()});
+}
+
+}  // namespace
+
+void mark_module_as_shared(torch::nn::Module& module, const SharedModuleOptions& options) {
+  mark(module, options, false);
+}
+
+void detail::share_unmarked_parameters(torch::nn::Module& module,
+                                       const GroupArgument::Handle& group) {
+  const std::vector<Tensor> parameters = module.parameters();
+  const bool are_summed =
+      std::all_of(parameters.begin(), parameters.end(), [&](const Tensor& parameter) {
+        return !parameter.requires_grad() || is_summed_over(parameter, *group);
+      });
+  if (are_summed) return;
+  SharedModuleOptions options;
+  options.process_group = group;
+  mark(module, options, true);
 }
 
 void mark_module_as_shared(torch::nn::Module& module,

@@ -34,8 +34,10 @@
 // The first backward pass compares the ranks' values of the parameters, by one small all-reduce:
 // ranks that were seeded differently would train different models.
 //
-// The mark belongs to the parameters: it is not part of the module's state, and clone() does not
-// copy it.
+// The mark belongs to the parameters that require a gradient at the call: it is not part of the
+// module's state, clone() does not copy it, and a parameter that is unfrozen later has none. Its
+// gradients are then this rank's alone: mark a clone too, and unmark a module before it is marked
+// again.
 //
 // Threads: one at a time per module, as for any LibTorch module. Errors: SharedModuleError;
 // UninitializedError and UndefinedGroupError; from the backward pass those of collectives
@@ -78,5 +80,15 @@ void mark_module_as_shared(torch::nn::Module& module,
 
 // Not collective, but all ranks call it between the same two backward passes.
 void unmark_module_as_shared(torch::nn::Module& module, BoolArgument recurse = true);
+
+namespace detail {
+
+// For modules that mark themselves, before their forward pass: marks those trainable parameters
+// whose gradients are not summed over the group yet. No rank of it may hold a piece of them. Sends
+// nothing where all are summed; where another rank has some that are not, its call and the forward
+// pass's own exchange differ, which raises on both.
+void share_unmarked_parameters(torch::nn::Module& module, const GroupArgument::Handle& group);
+
+}  // namespace detail
 
 }  // namespace meshrun

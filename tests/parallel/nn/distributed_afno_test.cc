@@ -245,6 +245,46 @@ TEST(DistributedAfnoTest, EqualsAfnoOnAMesh) {
   for (const int size : {2, 3, 4}) run_with_model_parallel("afno_mesh", size, 0);
 }
 
+// What is frozen in the first passes has the sum of the ranks' gradients once it is trained.
+const bool kUnfreezes = register_rank_function("afno_unfreezes", [] {
+  const JoinedWorld world;
+  const int64_t model_ranks = world.size == 4 ? 2 : 1;
+  world.manager.initialize_mesh({-1, model_ranks}, {"spatial_parallel", kModel});
+  const Part columns{.dim = 3, .group = "spatial_parallel", .unit = 2};
+  for (const std::string trained : {"", "head.weight"}) {
+    AFNO serial = serial_of(small_serial());
+    at::manual_seed(11);
+    DistributedAFNO model(small().spatial_group("spatial_parallel"));
+    for (auto& item : model->named_parameters())
+      item.value().set_requires_grad(item.key() == trained);
+    Tensor x = columns(at::randn({2, 4, 8, 12})).contiguous().requires_grad_();
+    model(x).sum().backward();
+    EXPECT_GT(x.grad().abs().max().item<float>(), 0);
+    for (auto& item : model->named_parameters()) item.value().set_requires_grad(true);
+    at::manual_seed(12);
+    expect_equal_training(serial, model, {{columns}, {columns}}, at::kDouble);
+  }
+  // Ranks that unfreeze differently.
+  DistributedAFNO model(small().spatial_group("spatial_parallel"));
+  for (auto& item : model->named_parameters()) {
+    item.value().set_requires_grad(item.key() == "head.weight");
+  }
+  const Tensor x = columns(at::randn({2, 4, 8, 12})).contiguous();
+  model(x).sum().backward();
+  if (world.rank == 0) model->named_parameters()["pos_embed"].set_requires_grad(true);
+  try {
+    model(x);
+    ADD_FAILURE() << "no error";
+  } catch (const c10::ValueError& error) {
+    const std::string said = error.what_without_backtrace();
+    EXPECT_NE(said.find("rank 0 called mark_module_as_shared"), std::string::npos) << said;
+  }
+});
+
+TEST(DistributedAfnoTest, ParametersThatAreUnfrozenLaterHaveSums) {
+  for (const int size : {2, 4}) run_with_model_parallel("afno_unfreezes", size, 0);
+}
+
 const bool kDrops = register_rank_function("afno_drops", [] {
   const JoinedWorld world;
   AFNO serial = serial_of(small_serial().drop_rate(0.3));
