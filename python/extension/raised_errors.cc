@@ -68,8 +68,16 @@ void keep_and_translate(std::exception_ptr raised) {
   }
 }
 
-bool has_world_failed() {
-  return DistributedManager::is_initialized() && has_failed(*DistributedManager::get().world());
+// Whether a group that torch.distributed knows has lost a rank: the world may not have noticed.
+bool has_group_failed() {
+  if (!DistributedManager::is_initialized()) return false;
+  if (has_failed(*DistributedManager::get().world())) return true;
+  const py::object known =
+      py::module_::import("torch.distributed.distributed_c10d").attr("_world").attr("pg_map");
+  for (const py::handle group : py::list(known)) {
+    if (has_failed(*group.cast<c10d::ProcessGroup*>())) return true;
+  }
+  return false;
 }
 
 }  // namespace
@@ -101,7 +109,7 @@ std::exception_ptr cause_of(const py::error_already_set& error) {
   if (py::hasattr(value, kCause)) {
     return *static_cast<std::exception_ptr*>(value.attr(kCause).cast<py::capsule>().get_pointer());
   }
-  if (!error.matches(torch_class("DistError")) || !has_world_failed()) return nullptr;
+  if (!error.matches(torch_class("DistError")) || !has_group_failed()) return nullptr;
   return std::make_exception_ptr(PeerLostError(py::str(value).cast<std::string>()));
 }
 

@@ -57,6 +57,7 @@ import torch
 from meshrun import _kept_bytes
 from meshrun._optimizer_states import OptimizerStates
 from meshrun.distributed import _join
+from meshrun.distributed._channel_group import ShardedModule
 from meshrun.distributed.manager import DistributedManager as _DistributedManager
 from meshrun.torch import _extension
 
@@ -77,6 +78,11 @@ def _tensors_of(module: torch.nn.Module) -> list[tuple[str, torch.Tensor, bool]]
     # Not by state_dict() itself: this runs in each step, and the program's hooks are called there.
     passing = {f"{prefix}.{name}" if prefix else name for prefix, owner in module.named_modules()
                for name in owner._non_persistent_buffers_set}
+    for name, owner in module.named_modules():
+        if isinstance(owner, ShardedModule) and owner.holds_pieces():
+            raise NotImplementedError(
+                f"{name or type(module).__name__} holds pieces of its parameters, other ones on each rank, and a rank keeps what it "
+                "has whole: save what full_state_dict() returns, which load_full_state_dict() takes on any number of ranks")
     found = [(name, value, True) for name, value in module.named_parameters()]
     found += [(name, value, False) for name, value in module.named_buffers() if name not in passing]
     for name, value, _ in found:

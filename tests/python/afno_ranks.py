@@ -89,6 +89,12 @@ def equals_one_rank(spatial_group=None, inputs=False, outputs=False):
     assert set(dims) == set(state)
     for name, parameter in model.named_parameters():
         close(parameter.grad, piece_of(state[name].grad, dims[name], "model_parallel"), name)
+    largest = max(value.grad.abs().max().item() for value in state.values())
+    for bound, norm_type in ((largest / 2, 2.0), (largest / 100, float("inf"))):
+        expected = torch.nn.utils.clip_grad_norm_(state.values(), bound, norm_type)
+        close(model.clip_grad_norm_(bound, norm_type), expected, f"norm {norm_type}")
+        for name, parameter in model.named_parameters():
+            close(parameter.grad, piece_of(state[name].grad, dims[name], "model_parallel"), f"clipped {name}")
     again = DistributedAFNONet(**options, spatial_group=spatial_group).double()
     again.load_full_state_dict({name: value.detach() for name, value in state.items()})
     with torch.no_grad():
@@ -280,7 +286,26 @@ def wrong_calls(rank, size):
         raise AssertionError("no error")
 
 
-CASES = [channels, field, copies, marked_modules, training, wrong_calls]
+def kept_by_an_elastic_training(rank, size):
+    """A rank keeps what it has whole, so pieces are refused."""
+    from meshrun.elastic import CheckpointDirectory
+
+    DistributedManager.create_process_subgroup("model_parallel", size)
+    model = DistributedAFNONet(**OPTIONS)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    if size == 1:
+        return
+    for call in (lambda: CheckpointDirectory("unused").save(model, optimizer, 1),
+                 lambda: CheckpointDirectory("unused").load(torch.nn.Sequential(model), optimizer)):
+        try:
+            call()
+        except NotImplementedError as error:
+            assert "full_state_dict()" in str(error), error
+        else:
+            raise AssertionError("no error")
+
+
+CASES = [channels, field, copies, marked_modules, training, wrong_calls, kept_by_an_elastic_training]
 
 
 def spawned(rank, size, port, names):

@@ -1,5 +1,6 @@
 """What a layer whose channels are split over a group does with its tensors, and parameters in pieces."""
 
+import math
 from typing import Dict, List, Optional
 
 import torch
@@ -99,6 +100,33 @@ class ShardedModule(nn.Module):
         """The dimension along which each sharded parameter is cut, by the names of named_parameters()."""
         return {f"{path}.{name}" if path else name: dim for path, module in self.named_modules()
                 if isinstance(module, ShardedModule) for name, dim in module._cut.items()}
+
+    def holds_pieces(self) -> bool:
+        """Whether other ranks hold other pieces of a parameter of this module itself."""
+        return self._channels.size > 1 and bool(self._cut)
+
+    @torch.no_grad()
+    def clip_grad_norm_(self, max_norm: float, norm_type: float = 2.0) -> Tensor:
+        """Collective: scales all gradients so that the norm of the unsharded gradients is at most `max_norm`, and returns
+        that norm, which is equal on all ranks. torch.nn.utils.clip_grad_norm_ would take each rank's own norm."""
+        cut = self.parameter_shards()
+        gradients = {name: value.grad for name, value in self.named_parameters() if value.grad is not None}
+        pieces = [gradient for name, gradient in gradients.items() if name in cut]
+        total = nn.utils.get_total_norm(pieces, norm_type)
+        whole = nn.utils.get_total_norm([gradient for name, gradient in gradients.items() if name not in cut], norm_type)
+        if math.isinf(norm_type):
+            total = torch.maximum(self._reduced(total, dist.ReduceOp.MAX), whole)
+        else:
+            total = (self._reduced(total**norm_type, dist.ReduceOp.SUM) + whole**norm_type) ** (1 / norm_type)
+        nn.utils.clip_grads_with_norm_(self.parameters(), max_norm, total)
+        return total
+
+    def _reduced(self, value: Tensor, op: dist.ReduceOp) -> Tensor:
+        if self._channels.size > 1:
+            device = next(self.parameters()).device
+            value = value.to(device)
+            dist.all_reduce(value, op, group=c10d._resolve_process_group(self._channels.name))
+        return value
 
     @torch.no_grad()
     def full_state_dict(self) -> Dict[str, Tensor]:
