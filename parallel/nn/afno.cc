@@ -1,5 +1,7 @@
 #include "parallel/nn/afno.h"
 
+#include "torch/csrc/distributed/c10d/ProcessGroup.hpp"
+
 namespace meshrun {
 namespace {
 
