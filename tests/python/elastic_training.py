@@ -1,7 +1,7 @@
 """A training of tests/python/elastic: a small network with batch norm, Adam or another optimizer, and a scheduler, over
 EpochSampler and DistributedDataParallel, which kills itself where it is told and writes its final parameters.
 
-    elastic_training.py OUT STEPS [--optimizer NAME] [--die RANK:STEP:PLACE] [--checkpoints DIR]
+    elastic_training.py OUT STEPS [--optimizer NAME] [--die RANK:STEP:PLACE] [--checkpoints DIR] [--subgroup]
 
 OUT/<rank>.json gets the pid, the generation and digests of the end; OUT/died marks the first death, so that it comes once.
 """
@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 import meshrun
-from meshrun.distributed import DistributedManager
+from meshrun.distributed import DistributedManager, all_gather_v
 from meshrun.elastic import CheckpointDirectory, ElasticContext, ElasticState, EpochSampler
 
 SEED = 17
@@ -51,6 +51,7 @@ def main():
     parser.add_argument("--optimizer", default="adam")
     parser.add_argument("--die", default="")
     parser.add_argument("--checkpoints", default="")
+    parser.add_argument("--subgroup", action="store_true", help="gather what the network gives over a group beside the world")
     parser.add_argument("--stop", type=int, help="end after this step, as if the job's time were over")
     given = parser.parse_args()
     torch.set_num_threads(1)
@@ -72,6 +73,8 @@ def main():
             os.kill(os.getpid(), signal.SIGKILL)
 
     def body():
+        if given.subgroup:
+            DistributedManager.create_process_subgroup("beside", DistributedManager().world_size)
         torch.manual_seed(5)
         network = Network()
         # Statistics of the rank's rows would differ between worlds.
@@ -96,8 +99,14 @@ def main():
         for step in state.steps(first, last):
             optimizer.zero_grad()
             rows = sampler.local_batch(step, BATCH)
-            loss = (ddp(inputs[rows]) - targets[rows]).square().mean()
-            loss = loss * len(rows) * world.world_size / BATCH
+            outputs = ddp(inputs[rows])
+            die(step, "forward")
+            if given.subgroup:
+                pieces = [sampler.local_batch(step, BATCH, rank, world.world_size) for rank in range(world.world_size)]
+                outputs = all_gather_v(outputs, [len(piece) for piece in pieces], group="beside")
+                loss = (outputs - targets[torch.cat(pieces)]).square().mean()
+            else:
+                loss = (outputs - targets[rows]).square().mean() * len(rows) * world.world_size / BATCH
             die(step, "backward")
             loss.backward()
             die(step, "update")
@@ -111,7 +120,7 @@ def main():
             if checkpoints and step % 4 == 3:
                 checkpoints.save(network, optimizer, step + 1, kept=state)
         told["parameters"] = {name: value.tolist() for name, value in network.state_dict().items()}
-        told["moments"] = [{name: value.double().sum().item() for name, value in each.items() if torch.is_tensor(value)}
+        told["moments"] = [{name: value.tolist() for name, value in each.items() if torch.is_tensor(value)}
                            for each in optimizer.state.values()]
         told["lr"] = optimizer.param_groups[0]["lr"]
         told["average"] = average.item()
