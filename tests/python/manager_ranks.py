@@ -105,6 +105,7 @@ def subgroups(rank, size):
         assert torch.equal(all_gather_v(mine, sizes, group=name), whole)
         assert fused_all_reduce(torch.ones(1), group=name) == len(members)
         assert reduce_from_parallel_region(torch.ones(1), name) == len(members)
+    assert fused_all_reduce(torch.ones(1), group="world") == size
     # A program's own groups beside the manager's: all ranks count them alike, whoever has asked for which name.
     if rank == 0:
         manager.group("single")

@@ -8,7 +8,7 @@ def group_name(group=None):
     """c10d's name of a group, as the operators torch.ops.meshrun.* take it.
 
     group: a torch.distributed.ProcessGroup; the name of a group of DistributedManager, or c10d's own name of a group;
-    None for torch.distributed's default group. Raises ValueError where there is no default group, TypeError for
+    "world" or None for torch.distributed's default group. Raises ValueError where there is no default group, TypeError for
     anything else; the manager raises where it has no group of that name.
     """
     if group is None:
@@ -28,6 +28,8 @@ def _name_of_named(name):
     known = list(distributed_c10d._world.pg_names.values())
     if name in known:
         return name
+    if name == "world":
+        return distributed_c10d._get_default_group().group_name
     if manager is not None:
         manager.group(name)  # raises
     raise ValueError(f"this process has no group {name!r}; its groups are {', '.join(known) or 'none'}")

@@ -51,13 +51,14 @@ class DistributedManager:
         PHYSICSNEMO_DISTRIBUTED_INITIALIZATION_METHOD, forces one. A second call warns and changes nothing. Seeds NumPy
         by the rank, as PhysicsNeMo does.
 
-        Args: `backend` "ucx", "gloo", "nccl" or one for each device, "cpu:ucx,cuda:nccl"; None: MESHRUN_BACKEND, else
-        what this machine has. `method`: COORDINATOR, ENV, SLURM, OPENMPI or MPICH. `timeout`: timedelta of rendezvous
+        Args: `backend` "ucx" (also "meshrun", torch's name of it), "gloo", "nccl" or one for each device,
+        "cpu:ucx,cuda:nccl"; None: MESHRUN_BACKEND, else what this machine has. `method`: COORDINATOR, ENV, SLURM, OPENMPI or MPICH. `timeout`: timedelta of rendezvous
         and collectives; None: MESHRUN_TIMEOUT_SECONDS, else 5 minutes and 30.
 
         Raises: LaunchEnvironmentError; torch.distributed.DistError: the ranks do not meet; RuntimeError:
         init_process_group() was called before.
         """
+        backend = "ucx" if backend == "meshrun" else backend
         _start(lambda: _extension.manager_initialize(backend, method, timeout))
 
     @staticmethod

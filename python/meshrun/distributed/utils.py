@@ -256,6 +256,8 @@ def mark_module_as_shared(module, process_group, recurse=True, use_fp32_reductio
     load_state_dict(assign=True) puts in place, those that are unfrozen later. Mark a copy as you marked the module;
     unmark a module before it is marked again.
 
+    torch.autograd.grad() returns this rank's gradients: like DistributedDataParallel, a mark works on .grad alone.
+
     Raises RuntimeError on every rank where a parameter is marked already or the modules differ; in the first backward
     pass where the ranks' values of a parameter differ. Source: physicsnemo.distributed.utils.mark_module_as_shared,
     which sums again what earlier passes have summed.
