@@ -408,7 +408,7 @@ def shared_modules(rank, size):
         half = torch.nn.Linear(1, 1, bias=False, dtype=torch.bfloat16)
         torch.nn.init.ones_(half.weight)
         utils.mark_module_as_shared(half, None)
-        half(torch.full((1, 1), 256.0 if rank == 0 else 1.0, dtype=torch.bfloat16)).sum().backward()
+        half(torch.full((1, 1), 256.0 if rank == 1 else 1.0, dtype=torch.bfloat16)).sum().backward()
         assert half.weight.grad.item() == 258, half.weight.grad
     if size > 1:  # two that are alike, of which ranks reach different ones
         first, second = torch.nn.Linear(2, 2), torch.nn.Linear(2, 2)
