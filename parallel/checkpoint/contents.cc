@@ -182,6 +182,17 @@ std::vector<std::string> Loaded::kept_names() const {
   return names;
 }
 
+namespace {
+
+// What to do where the newest is damaged. Nothing falls back by itself: steps would be lost unseen.
+std::string older_one_of(const std::vector<StepDirectory>& checkpoints) {
+  if (checkpoints.size() < 2) return "";
+  const StepDirectory& older = checkpoints[checkpoints.size() - 2];
+  return "; to go on from the one before, " + older.path + ", remove " + checkpoints.back().path;
+}
+
+}  // namespace
+
 std::optional<Loaded> read_newest(const std::string& directory,
                                   const std::map<std::string, std::string>& identity,
                                   const std::string& former_file, const Parts& parts,
@@ -200,7 +211,11 @@ std::optional<Loaded> read_newest(const std::string& directory,
   const StepDirectory& newest = checkpoints.back();
   check_identity(newest, identity, optimizer_kind(optimizer));
   const auto file = [&](const char* name) {
-    return decode_safetensors(newest.path + "/" + name, read_verified(newest, name));
+    try {
+      return decode_safetensors(newest.path + "/" + name, read_verified(newest, name));
+    } catch (const DamagedCheckpoint& error) {
+      throw DamagedCheckpoint(error.what() + older_one_of(checkpoints));
+    }
   };
   Loaded loaded{newest.manifest, file(kModelFile), file(kOptimizerFile), {}};
   if (newest.manifest.files.contains(kKeptFile)) loaded.kept = file(kKeptFile);

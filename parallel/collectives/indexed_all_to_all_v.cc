@@ -20,7 +20,9 @@ struct SavedPlan : torch::CustomClassHolder {
   const int64_t dim;
 };
 
-void save(AutogradContext* ctx, const IndexedAllToAllPlan& plan, bool use_fp32, int64_t dim) {
+void save(AutogradContext* ctx, const at::Tensor& tensor, const IndexedAllToAllPlan& plan,
+          bool use_fp32, int64_t dim) {
+  if (tensor.defined() && tensor.requires_grad()) save_node_number(ctx, *plan.group(), tensor);
   ctx->saved_data.emplace(
       kPlan, at::IValue::make_capsule(c10::make_intrusive<SavedPlan>(plan, use_fp32, dim)));
 }
@@ -99,7 +101,7 @@ at::Tensor IndexedAllToAllVAutograd::forward(AutogradContext* ctx, const at::Ten
 at::Tensor IndexedAllToAllVAutograd::forward(AutogradContext* ctx, const at::Tensor& tensor,
                                              const IndexedAllToAllPlan& plan, BoolArgument use_fp32,
                                              IntArgument dim, WorkPtr* work) {
-  save(ctx, plan, use_fp32, dim);
+  save(ctx, tensor, plan, use_fp32, dim);
   return indexed_all_to_all(
       tensor, plan.state(), use_fp32, dim,
       {.requires_grad = tensor.defined() && tensor.requires_grad(), .work = work});
@@ -107,13 +109,14 @@ at::Tensor IndexedAllToAllVAutograd::forward(AutogradContext* ctx, const at::Ten
 
 variable_list IndexedAllToAllVAutograd::backward(AutogradContext* ctx, const variable_list& grads) {
   const auto saved = saved_plan(ctx);
+  const NodeNumber::Scope scope(saved_node_number(ctx));
   return only_first(exchange_back(grads[0], saved->plan, saved->use_fp32, saved->dim));
 }
 
 at::Tensor IndexedAllToAllVReverseAutograd::forward(AutogradContext* ctx, const at::Tensor& tensor,
                                                     const IndexedAllToAllPlan& plan,
                                                     BoolArgument use_fp32, IntArgument dim) {
-  save(ctx, plan, use_fp32, dim);
+  save(ctx, tensor, plan, use_fp32, dim);
   return indexed_all_to_all_reverse(tensor, plan.state(), use_fp32, dim,
                                     tensor.defined() && tensor.requires_grad());
 }
@@ -121,6 +124,7 @@ at::Tensor IndexedAllToAllVReverseAutograd::forward(AutogradContext* ctx, const 
 variable_list IndexedAllToAllVReverseAutograd::backward(AutogradContext* ctx,
                                                         const variable_list& grads) {
   const auto saved = saved_plan(ctx);
+  const NodeNumber::Scope scope(saved_node_number(ctx));
   return only_first(exchange(grads[0], saved->plan, saved->use_fp32, saved->dim, nullptr));
 }
 

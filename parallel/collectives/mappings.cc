@@ -15,14 +15,21 @@ namespace {
 
 using at::Tensor;
 
+// CopyTo and ScatterTo do not communicate, so that nothing compares their inputs: a node is made,
+// and takes a number, where a gradient is wanted.
 struct CopyTo : torch::autograd::Function<CopyTo> {
   static Tensor forward(AutogradContext* ctx, const Tensor& input,
                         const CollectivePtr& collective) {
     save_collective(ctx, collective);
+    save_node_number(ctx, *collective->group, input);
     return input;
   }
   static variable_list backward(AutogradContext* ctx, const variable_list& gradients);
 };
+
+Tensor copy_to(const Tensor& input, const CollectivePtr& collective) {
+  return wants_gradient(input) ? CopyTo::apply(input, collective) : input.view_as(input);
+}
 
 struct ReduceFrom : torch::autograd::Function<ReduceFrom> {
   static Tensor forward(AutogradContext* ctx, const Tensor& input,
@@ -32,11 +39,12 @@ struct ReduceFrom : torch::autograd::Function<ReduceFrom> {
     return detail::all_reduce(collective->group, sum).wait();
   }
   static variable_list backward(AutogradContext* ctx, const variable_list& gradients) {
-    return only_first(CopyTo::apply(gradients[0], saved_collective(ctx)));
+    return only_first(copy_to(gradients[0], saved_collective(ctx)));
   }
 };
 
 variable_list CopyTo::backward(AutogradContext* ctx, const variable_list& gradients) {
+  const NodeNumber::Scope scope(saved_node_number(ctx));
   return only_first(ReduceFrom::apply(gradients[0], saved_collective(ctx)));
 }
 
@@ -49,28 +57,39 @@ struct GatherFrom : torch::autograd::Function<GatherFrom> {
   static variable_list backward(AutogradContext* ctx, const variable_list& gradients);
 };
 
+Tensor own_piece(const Tensor& input, const Collective& collective) {
+  const Cut& cut = collective.spec.cut;
+  return input.narrow(cut.dim, cut.begin(collective.rank), collective.own())
+      .clone(at::MemoryFormat::Contiguous);
+}
+
 struct ScatterTo : torch::autograd::Function<ScatterTo> {
   static Tensor forward(AutogradContext* ctx, const Tensor& input,
                         const CollectivePtr& collective) {
     save_collective(ctx, collective);
-    const Cut& cut = collective->spec.cut;
-    return input.narrow(cut.dim, cut.begin(collective->rank), collective->own())
-        .clone(at::MemoryFormat::Contiguous);
+    save_node_number(ctx, *collective->group, input);
+    return own_piece(input, *collective);
   }
   static variable_list backward(AutogradContext* ctx, const variable_list& gradients) {
+    const NodeNumber::Scope scope(saved_node_number(ctx));
     return only_first(GatherFrom::apply(gradients[0], saved_collective(ctx)));
   }
 };
 
+Tensor scatter_to(const Tensor& input, const CollectivePtr& collective) {
+  return wants_gradient(input) ? ScatterTo::apply(input, collective)
+                               : own_piece(input, *collective);
+}
+
 variable_list GatherFrom::backward(AutogradContext* ctx, const variable_list& gradients) {
-  return only_first(ScatterTo::apply(gradients[0], saved_collective(ctx)));
+  return only_first(scatter_to(gradients[0], saved_collective(ctx)));
 }
 
 }  // namespace
 
 Tensor copy_to_parallel_region(const Tensor& input, const GroupArgument& group) {
   TORCH_CHECK_VALUE(input.defined(), "copy_to_parallel_region: the input is undefined");
-  return CopyTo::apply(input, make_collective(group));
+  return copy_to(input, make_collective(group));
 }
 
 Tensor reduce_from_parallel_region(const Tensor& input, const GroupArgument& group) {
@@ -88,7 +107,7 @@ Tensor scatter_to_parallel_region(const Tensor& input, IntArgument dim,
   const CollectivePtr collective = make_collective(group);
   const std::vector<int64_t> pieces = compute_split_shapes(input.size(along), collective->world);
   collective->spec.cut = {along, Extents(pieces.begin(), pieces.end())};
-  return ScatterTo::apply(input, collective);
+  return scatter_to(input, collective);
 }
 
 Tensor gather_from_parallel_region(const Tensor& input, IntArgument dim, const Sizes& shapes,

@@ -17,7 +17,9 @@
 // backend adds; float16 and bfloat16 are added in float32.
 //
 // A backward pass with communication (copy_to, scatter_to) runs on all ranks of the group or on
-// none: see tie.h.
+// none: see tie.h. So an input wants a gradient on all ranks or on none, and a rank that evaluates
+// alone does so without gradients (NoGradGuard): on ucx, other numbers of such calls since the
+// group's last operation are an error on all ranks.
 //
 // Threads: any; all ranks of a group make its calls in the same order. Errors: those of
 // GroupArgument. reduce_from and gather_from, which communicate forward, raise an undefined tensor,

@@ -7,6 +7,9 @@
 //   at::Tensor y = gather_v(x, sizes, 0, 0);
 //   at::Tensor loss = rank == 0 ? y.square().sum() : tie(at::zeros({}), y);
 //
+// The other ranks would wait for one that forgets it. If it calls the backward of another node
+// meanwhile, that is an error on all ranks of a group on ucx (comm/interface/node_number.h).
+//
 // y's values are never read, so NaN and infinity do no harm, and y's memory is not kept.
 // Differentiable again, to any order: the zero cotangent itself leads to y.
 //

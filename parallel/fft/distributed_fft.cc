@@ -21,7 +21,9 @@ struct SavedPlan : torch::CustomClassHolder {
   std::shared_ptr<const FftPlan> plan;
 };
 
-void save(AutogradContext* ctx, const std::shared_ptr<const FftPlan>& plan, Scale scale) {
+void save(AutogradContext* ctx, const at::Tensor& input, const std::shared_ptr<const FftPlan>& plan,
+          Scale scale) {
+  save_node_number(ctx, *plan->group(), input);
   ctx->saved_data.emplace("plan", at::IValue::make_capsule(c10::make_intrusive<SavedPlan>(plan)));
   ctx->saved_data.emplace("scale", static_cast<int64_t>(scale));
 }
@@ -40,11 +42,12 @@ Scale saved_scale(AutogradContext* ctx) {
 struct ForwardFunction : torch::autograd::Function<ForwardFunction> {
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& field,
                             const std::shared_ptr<const FftPlan>& plan, Scale scale) {
-    save(ctx, plan, scale);
+    save(ctx, field, plan, scale);
     return plan->compute_forward(field, scale);
   }
   static variable_list backward(AutogradContext* ctx, const variable_list& gradients) {
     const auto plan = saved_plan(ctx);
+    const NodeNumber::Scope scope(saved_node_number(ctx));
     const at::Tensor& gradient = gradients[0];
     return {plan->inverse(gradient * plan->weights(0.5, gradient), saved_scale(ctx)), {}, {}};
   }
@@ -53,11 +56,12 @@ struct ForwardFunction : torch::autograd::Function<ForwardFunction> {
 struct InverseFunction : torch::autograd::Function<InverseFunction> {
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& spectrum,
                             const std::shared_ptr<const FftPlan>& plan, Scale scale) {
-    save(ctx, plan, scale);
+    save(ctx, spectrum, plan, scale);
     return plan->compute_inverse(spectrum, scale);
   }
   static variable_list backward(AutogradContext* ctx, const variable_list& gradients) {
     const auto plan = saved_plan(ctx);
+    const NodeNumber::Scope scope(saved_node_number(ctx));
     const at::Tensor gradient = plan->forward(gradients[0], saved_scale(ctx));
     return {gradient * plan->weights(2, gradient), {}, {}};
   }

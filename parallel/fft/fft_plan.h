@@ -77,6 +77,7 @@ class FftPlan : public std::enable_shared_from_this<FftPlan> {
   FftPlan(FftShape shape, const GroupArgument& group, IntArgument also_agreed = 0);
 
   const FftShape& shape() const { return shape_; }
+  const GroupArgument::Handle& group() const { return transpose_.group(); }
   int rank() const { return transpose_.rank(); }
   int64_t own_columns() const { return shape_.field_columns[static_cast<size_t>(rank())]; }
   int64_t own_rows() const { return shape_.spectrum_rows[static_cast<size_t>(rank())]; }

@@ -23,7 +23,7 @@ std::string choose_backend(const std::optional<std::string>& asked, int gpus) {
   if (wants_gpu && gpus == 0) {
     throw BackendError(fmt::format(
         "the backend \"{}\" needs a GPU, and this process sees none: pass backend \"ucx\" "
-        "(setup(..., backend = \"ucx\"), InitializeOptions::backend, or MESHRUN_BACKEND=ucx), or "
+        "to initialize() or setup(), set MESHRUN_BACKEND=ucx, or "
         "check nvidia-smi and CUDA_VISIBLE_DEVICES",
         backend));
   }

@@ -130,8 +130,9 @@ class DistributedManager {
   std::string group_name(const ProcessGroupPtr& group = {}) const;
 
   // Splits a group (absent: the world) into contiguous blocks of `size` ranks. All ranks call it.
-  // Raises GroupError: the name is taken, or `size` does not divide the parent's size;
-  // UndefinedGroupError: there is no such parent.
+  // Raises GroupError: the name is taken, `size` does not divide the parent's size, or, on ucx,
+  // ranks give other arguments (as in the next two functions); UndefinedGroupError: there is no
+  // such parent.
   static void create_process_subgroup(const std::string& name, IntArgument size,
                                       const std::optional<std::string>& group_name = std::nullopt,
                                       BoolArgument verbose = false);
@@ -142,9 +143,9 @@ class DistributedManager {
   static void create_groups_from_config(const ProcessGroupConfig& config,
                                         BoolArgument verbose = false);
 
-  // Arranges the world as a mesh; one size may be -1. Every axis becomes a group of its name.
-  // Raises MeshError, also if there is a mesh of another shape (a job submitted with --mesh starts
-  // with one).
+  // Arranges the world as a mesh; one size may be -1. Every axis becomes a group of its name. All
+  // ranks make the first call. Raises MeshError, also if, on ucx, ranks give other arguments, or if
+  // there is a mesh of another shape (a job submitted with --mesh starts with one).
   const DeviceMesh& initialize_mesh(const std::vector<int64_t>& mesh_shape,
                                     const std::vector<std::string>& mesh_dim_names);
   // One axis named "world" if no mesh was initialized.

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <cstdint>
 #include <cstdio>
 #include <functional>
 #include <memory>
@@ -13,7 +14,9 @@
 #include "core/fingerprint.h"
 #include "fmt/format.h"
 #include "fmt/ranges.h"
+#include "parallel/base/collective_errors.h"
 #include "parallel/base/errors.h"
+#include "parallel/comm/interface/call_comparer.h"
 #include "parallel/comm/process_group_factory.h"
 #include "parallel/comm/ucx_engine.h"
 #include "parallel/manager/distributed_manager_state.h"
@@ -31,6 +34,21 @@ void print_partition(const std::string& name, const Partition& partition) {
   const std::string line = fmt::format("process group \"{}\": {}\n", name, fmt::join(groups, " "));
   std::fwrite(line.data(), 1, line.size(), stdout);
   std::fflush(stdout);
+}
+
+// "world=4 (model=2 data=2)".
+std::string words_of(const ProcessGroupTree& tree, const std::string& name) {
+  const std::optional<int> size = value_or_throw<GroupError>(tree.get_node(name))->size;
+  std::string children;
+  for (const std::string& child : tree.children(name)) {
+    children += (children.empty() ? "" : " ") + words_of(tree, child);
+  }
+  return fmt::format("{}{}{}", name, size ? fmt::format("={}", *size) : "",
+                     children.empty() ? "" : fmt::format(" ({})", children));
+}
+
+void refuse_difference(const std::string& difference) {
+  if (!difference.empty()) throw GroupError(difference);
 }
 
 }  // namespace
@@ -106,6 +124,18 @@ bool DistributedManager::State::is_implied(const std::string& name,
   return value_or_throw<MeshError>(submesh_of(world.mesh, {name}, world.rank)).ranks == ranks;
 }
 
+std::string DistributedManager::State::difference_of_calls(const std::string& call) const {
+  if (world.world_size == 1) return {};
+  const ComparingBackend comparer = cpu_comparer_of(*groups->group(std::nullopt));
+  if (!comparer) return {};
+  try {
+    comparer->compare({.what = call, .digest = Fingerprint(call)})->wait();
+  } catch (const CollectiveMismatchError& error) {
+    return error.what_without_backtrace();
+  }
+  return {};
+}
+
 void DistributedManager::State::declare(const std::string& name, Partition partition,
                                         bool verbose) {
   if (verbose && world.rank == 0) print_partition(name, partition);
@@ -157,6 +187,9 @@ void DistributedManager::create_process_subgroup(const std::string& name, IntArg
                                                  const std::optional<std::string>& group_name,
                                                  BoolArgument verbose) {
   State& state = *get().state_;
+  refuse_difference(state.difference_of_calls(
+      fmt::format("create_process_subgroup(\"{}\", {}{})", name, static_cast<int64_t>(size),
+                  group_name ? fmt::format(", \"{}\"", *group_name) : "")));
   state.create(name, state.groups->split(name, size.to_int(), group_name), verbose);
 }
 
@@ -164,6 +197,8 @@ void DistributedManager::create_orthogonal_process_group(const std::string& orth
                                                          const std::string& group_name,
                                                          BoolArgument verbose) {
   State& state = *get().state_;
+  refuse_difference(state.difference_of_calls(fmt::format(
+      "create_orthogonal_process_group(\"{}\", \"{}\")", orthogonal_group_name, group_name)));
   state.create(orthogonal_group_name, state.groups->transpose(orthogonal_group_name, group_name),
                verbose);
 }
@@ -172,6 +207,8 @@ void DistributedManager::create_groups_from_config(const ProcessGroupConfig& con
                                                    BoolArgument verbose) {
   State& state = *get().state_;
   const ProcessGroupTree& tree = config.tree();
+  refuse_difference(
+      state.difference_of_calls("create_groups_from_config(" + words_of(tree, tree.root()) + ")"));
   const auto size_of = [&](const std::string& name) {
     const std::optional<int> size = config.get_node(name).size;
     if (!size) {

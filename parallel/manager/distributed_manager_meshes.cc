@@ -29,6 +29,11 @@ Partition axis_partition(const MeshLayout& layout, const std::string& name) {
 
 }  // namespace
 
+bool DistributedManager::State::has_mesh() {
+  const std::lock_guard lock(mesh_mutex);
+  return mesh() != nullptr && !mesh_is_default;
+}
+
 const DeviceMesh& DistributedManager::State::set_mesh(const MeshLayout& layout, bool is_default) {
   auto mesh = std::make_unique<DeviceMesh>(layout, world.rank);
   const std::lock_guard lock(mesh_mutex);
@@ -56,6 +61,12 @@ const DeviceMesh& DistributedManager::State::set_mesh(const MeshLayout& layout, 
 
 const DeviceMesh& DistributedManager::initialize_mesh(
     const std::vector<int64_t>& mesh_shape, const std::vector<std::string>& mesh_dim_names) {
+  if (!state_->has_mesh()) {
+    const std::string difference = state_->difference_of_calls(
+        fmt::format("initialize_mesh({{{}}}, {{{}}})", fmt::join(mesh_shape, ", "),
+                    fmt::join(mesh_dim_names, ", ")));
+    if (!difference.empty()) throw MeshError(difference);
+  }
   return state_->set_mesh(
       value_or_throw<MeshError>(make_mesh_layout(mesh_shape, mesh_dim_names, world_size())));
 }

@@ -82,6 +82,10 @@ struct DistributedManager::State {
                              bool together = false) const;
   // The coordinator knows the groups along the axes of the mesh that it gave.
   bool is_implied(const std::string& name, const std::vector<int>& ranks) const;
+  // In a call that all ranks make, before it changes anything here: how ranks' calls, in words,
+  // differ; empty: they are equal, or the world's backend does not compare. Each rank takes its own
+  // groups from the arguments: without this, ranks of different groups would wait for each other.
+  std::string difference_of_calls(const std::string& call) const;
   void declare(const std::string& name, Partition partition, bool verbose);
   // Declares the groups of that name and connects this rank's. All ranks call it.
   void create(const std::string& name, Partition partition, bool verbose);
@@ -90,6 +94,8 @@ struct DistributedManager::State {
 
   // distributed_manager_meshes.cc
   const DeviceMesh* mesh() const { return meshes.empty() ? nullptr : meshes.back().get(); }
+  // Other than the default one.
+  bool has_mesh();
   // A default mesh gives way to one that is there, and to a later one.
   const DeviceMesh& set_mesh(const MeshLayout& layout, bool is_default = false);
 

@@ -48,7 +48,7 @@ bool contradicts_slurm(const EnvironmentLookup& lookup, const char* rank, const 
 
 absl::StatusOr<LaunchMethod> choose_method(const EnvironmentLookup& lookup,
                                            const std::optional<std::string>& forced) {
-  std::string source = "InitializeOptions::method";
+  std::string source = "initialize()'s method";
   std::optional<std::string> name = forced;
   for (const char* variable : {kForceVariable, kPhysicsNemoForceVariable}) {
     if (name) break;

@@ -189,7 +189,7 @@ Tensor distributed_transpose_adjoint_meta(const Tensor& tensor, int64_t dim0, in
 Tensor indexed_all_to_all_v_autograd(const Tensor& tensor, TensorList indices, SymIntArrayRef sizes,
                                      bool use_fp32, int64_t dim, string_view group, bool traced) {
   return linear(
-      tensor,
+      tensor, group,
       [&](bool has_node) {
         return indexed_operator().call(tensor, indices, sizes, use_fp32, dim, group,
                                        traced || has_node);
@@ -208,7 +208,7 @@ Tensor indexed_all_to_all_v_reverse_autograd(const Tensor& tensor, TensorList in
                                              SymIntArrayRef sizes, SymInt extent, bool use_fp32,
                                              int64_t dim, string_view group, bool traced) {
   return linear(
-      tensor,
+      tensor, group,
       [&](bool has_node) {
         return indexed_reverse_operator().call(tensor, indices, sizes, extent, use_fp32, dim, group,
                                                traced || has_node);
@@ -240,7 +240,7 @@ Tensor distributed_transpose_autograd(const Tensor& tensor, int64_t dim0, int64_
                                       bool traced) {
   const SymSizes sizes = dim1_sizes_told(tensor, dim0, dim1, dim1_sizes, group);
   return linear(
-      tensor,
+      tensor, group,
       [&](bool has_node) {
         return transpose_operator().call(tensor, dim0, dim1, view_of(sizes), group,
                                          traced || has_node);
@@ -259,7 +259,7 @@ Tensor distributed_transpose_adjoint_autograd(const Tensor& tensor, int64_t dim0
                                               SymIntArrayRef dim1_sizes, SymInt dim0_extent,
                                               string_view group, bool traced) {
   return linear(
-      tensor,
+      tensor, group,
       [&](bool has_node) {
         return transpose_adjoint_operator().call(tensor, dim0, dim1, dim1_sizes, dim0_extent, group,
                                                  traced || has_node);

@@ -269,7 +269,7 @@ Tensor transform_autograd(const Tensor& input, OptionalSymIntArrayRef s, IntArra
                           OptionalSymIntArrayRef output_sizes, string_view group) {
   const SymSizes told = input_sizes_told<kDirection>(input, s, dim, norm, input_sizes, group);
   return linear(
-      input,
+      input, group,
       [&](bool) {
         return transform_operator(kDirection)
             .call(input, s, dim, norm, view_of(told), output_sizes, group);
@@ -291,7 +291,7 @@ Tensor adjoint_autograd(const Tensor& cotangent, SymIntArrayRef extents, Optiona
                         IntArrayRef dim, string_view norm, OptionalSymIntArrayRef input_sizes,
                         OptionalSymIntArrayRef output_sizes, string_view group) {
   return linear(
-      cotangent,
+      cotangent, group,
       [&](bool) {
         return adjoint_operator(kDirection)
             .call(cotangent, extents, s, dim, norm, input_sizes, output_sizes, group);

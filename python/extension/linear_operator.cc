@@ -7,6 +7,7 @@
 #include "ATen/core/ivalue.h"
 #include "c10/util/Exception.h"
 #include "parallel/collectives/call/autograd_node.h"
+#include "python/extension/operators.h"
 #include "torch/csrc/autograd/custom_function.h"
 
 namespace meshrun::python {
@@ -18,11 +19,12 @@ struct KeptAdjoint : torch::CustomClassHolder {
 };
 
 struct LinearNode : torch::autograd::Function<LinearNode> {
-  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& /*tensor*/,
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& tensor, std::string_view group,
                             c10::function_ref<at::Tensor(bool)> forward,
                             c10::function_ref<Adjoint(const at::Tensor&)> adjoint,
                             const std::vector<at::Tensor>& saved) {
     const at::AutoDispatchBelowADInplaceOrView below;
+    if (!is_traced(tensor)) save_node_number(ctx, *group_named(group), tensor);
     at::Tensor result = forward(true);
     ctx->saved_data.emplace(
         "adjoint", at::IValue::make_capsule(c10::make_intrusive<KeptAdjoint>(adjoint(result))));
@@ -32,13 +34,17 @@ struct LinearNode : torch::autograd::Function<LinearNode> {
   static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
     const auto adjoint =
         c10::static_intrusive_pointer_cast<KeptAdjoint>(ctx->saved_data.at("adjoint").toCapsule());
-    return only_first(adjoint->call(grads[0], ctx->get_saved_variables()));
+    // Before the scope: a checkpoint's hook may compute the forward pass again.
+    const variable_list saved = ctx->get_saved_variables();
+    const NodeNumber::Scope scope(saved_node_number(ctx));
+    return only_first(adjoint->call(grads[0], saved));
   }
 };
 
 }  // namespace
 
-at::Tensor linear(const at::Tensor& tensor, c10::function_ref<at::Tensor(bool)> forward,
+at::Tensor linear(const at::Tensor& tensor, std::string_view group,
+                  c10::function_ref<at::Tensor(bool)> forward,
                   c10::function_ref<Adjoint(const at::Tensor&)> adjoint,
                   const std::vector<at::Tensor>& saved) {
   // The result of forward() would have no tangent, which counts as zero.
@@ -46,7 +52,7 @@ at::Tensor linear(const at::Tensor& tensor, c10::function_ref<at::Tensor(bool)> 
       !tensor._fw_grad(/*level=*/0).defined(),
       "meshrun's collectives have no forward-mode derivatives (torch.func.jvp, dual numbers): take "
       "them in reverse mode, by torch.autograd.grad");
-  if (wants_gradient(tensor)) return LinearNode::apply(tensor, forward, adjoint, saved);
+  if (wants_gradient(tensor)) return LinearNode::apply(tensor, group, forward, adjoint, saved);
   const at::AutoDispatchBelowADInplaceOrView below;
   return forward(false);
 }

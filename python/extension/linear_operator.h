@@ -5,6 +5,7 @@
 #pragma once
 
 #include <functional>
+#include <string_view>
 #include <vector>
 
 #include "ATen/core/Tensor.h"
@@ -16,9 +17,11 @@ namespace meshrun::python {
 using Adjoint =
     std::function<at::Tensor(const at::Tensor& cotangent, const std::vector<at::Tensor>& saved)>;
 
-// Body of an Autograd kernel. `forward` calls the operator, below autograd, and gets whether this
-// rank makes a node. `adjoint` is asked for where it does, with the result.
-at::Tensor linear(const at::Tensor& tensor,
+// Body of an Autograd kernel. `group`: in which the backward's calls travel; they are compared with
+// the node that they are of (NodeNumber), except in traced graphs. `forward` calls the operator,
+// below autograd, and gets whether this rank makes a node. `adjoint` is asked for where it does,
+// with the result.
+at::Tensor linear(const at::Tensor& tensor, std::string_view group,
                   c10::function_ref<at::Tensor(bool differentiable)> forward,
                   c10::function_ref<Adjoint(const at::Tensor& result)> adjoint,
                   const std::vector<at::Tensor>& saved = {});

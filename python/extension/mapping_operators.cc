@@ -44,7 +44,7 @@ Tensor copy_to(const Tensor& input, string_view group);
 
 Tensor reduce_from_autograd(const Tensor& input, string_view group, bool use_fp32) {
   return linear(
-      input, [&](bool) { return reduce_from_operator().call(input, group, use_fp32); },
+      input, group, [&](bool) { return reduce_from_operator().call(input, group, use_fp32); },
       [&](const Tensor&) -> Adjoint {
         return [group = std::string(group)](const Tensor& cotangent, Saved) {
           return copy_to(cotangent, group);
@@ -55,7 +55,7 @@ Tensor reduce_from_autograd(const Tensor& input, string_view group, bool use_fp3
 Tensor copy_to(const Tensor& input, string_view group) {
   if (!wants_gradient(input)) return input.view_as(input);
   return linear(
-      input,
+      input, group,
       // Autograd makes a view of an input that is returned.
       [&](bool) { return input; },
       [&](const Tensor&) -> Adjoint {
@@ -71,7 +71,7 @@ Tensor gathered(const Tensor& input, OptionalSymIntArrayRef sizes, int64_t dim, 
 Tensor own_piece(const Tensor& input, const std::vector<c10::SymInt>& sizes, int64_t dim,
                  string_view group) {
   return linear(
-      input,
+      input, group,
       [&](bool) {
         const auto rank = static_cast<size_t>(group_named(group)->getRank());
         c10::SymInt begin = 0;
@@ -87,7 +87,7 @@ Tensor own_piece(const Tensor& input, const std::vector<c10::SymInt>& sizes, int
 
 Tensor gathered(const Tensor& input, OptionalSymIntArrayRef sizes, int64_t dim, string_view group) {
   return linear(
-      input,
+      input, group,
       [&](bool) { return all_gather_v_operator().call(input, sizes, dim, true, group, false); },
       [&](const Tensor&) -> Adjoint {
         const int world = group_named(group)->getSize();

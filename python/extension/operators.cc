@@ -15,9 +15,8 @@ namespace {
 
 std::string name_of_default_group() {
   const pybind11::gil_scoped_acquire lock;
-  return pybind11::module_::import("torch.distributed.distributed_c10d")
-      .attr("_get_default_group")()
-      .attr("group_name")
+  return pybind11::module_::import("meshrun.distributed._groups")
+      .attr("group_name")()
       .cast<std::string>();
 }
 
@@ -29,7 +28,14 @@ bool are_shapes(size_t count, int64_t ndim, int world) {
 }  // namespace
 
 GroupHandle group_named(std::string_view name) {
-  return c10d::resolve_process_group(name.empty() ? name_of_default_group() : std::string(name));
+  const std::string known = name.empty() ? name_of_default_group() : std::string(name);
+  try {
+    return c10d::resolve_process_group(known);
+  } catch (const c10::Error&) {
+    TORCH_CHECK(false, "this process has no process group \"", known,
+                "\": it has ended, with DistributedManager.cleanup() or destroy_process_group(), "
+                "or was never made");
+  }
 }
 
 SymSizes kept(at::OptionalSymIntArrayRef sizes) {

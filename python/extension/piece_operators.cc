@@ -142,7 +142,7 @@ Tensor symmetric_autograd(const c10::TypedOperatorHandle<SymmetricOperator>& for
                           const char* backward, const Tensor& tensor, OptionalSymIntArrayRef sizes,
                           int64_t dim, bool use_fp32, string_view group, bool traced) {
   return linear(
-      tensor,
+      tensor, group,
       [&](bool has_node) {
         return forward.call(tensor, sizes, dim, use_fp32, group, traced || has_node);
       },
@@ -172,7 +172,7 @@ Tensor reduce_scatter_v_autograd(const Tensor& tensor, OptionalSymIntArrayRef si
 Tensor gather_v_autograd(const Tensor& tensor, OptionalSymIntArrayRef sizes, int64_t dim,
                          int64_t dst, string_view group, bool traced) {
   return linear(
-      tensor,
+      tensor, group,
       [&](bool has_node) {
         return gather_v_operator().call(tensor, sizes, dim, dst, group, traced || has_node);
       },
@@ -190,7 +190,7 @@ Tensor gather_v_autograd(const Tensor& tensor, OptionalSymIntArrayRef sizes, int
 Tensor scatter_v_autograd(const Tensor& tensor, OptionalSymIntArrayRef sizes, int64_t dim,
                           int64_t src, string_view group, bool traced) {
   return linear(
-      tensor,
+      tensor, group,
       [&](bool has_node) {
         return scatter_v_operator().call(tensor, sizes, dim, src, group, traced || has_node);
       },

@@ -254,6 +254,8 @@ ReconfigurableBackend::WorkPtr ReconfigurableBackend::compare(Comparison compari
   return world()->compare(std::move(comparison));
 }
 
+NodeNumber ReconfigurableBackend::next_node_number() { return world()->next_node_number(); }
+
 ReconfigurableBackend::WorkPtr ReconfigurableBackend::all_reduce_rounded(const at::Tensor& tensor) {
   return world()->all_reduce_rounded(tensor);
 }

@@ -100,6 +100,7 @@ class ReconfigurableBackend : public libtorch::BackendOfManyWorlds,
   void monitoredBarrier(const c10d::BarrierOptions& options, bool wait_all_ranks) override;
   WorkPtr run(const at::Tensor& output, const at::Tensor& input, CollectiveSpec spec) override;
   WorkPtr compare(Comparison comparison) override;
+  NodeNumber next_node_number() override;
   WorkPtr all_reduce_rounded(const at::Tensor& tensor) override;
   void startCoalescing() override;
   WorkPtr endCoalescing() override;

@@ -280,6 +280,8 @@ def _call(name: str, comm: Optional[Communicator], **arguments: object) -> None:
             problem = problem or found
         elif isinstance(value, ReduceOp):
             arguments[argument] = int(value)  # which the dispatcher converts in less time
+        elif argument == "op":
+            problem = problem or _problem_of_op(value)
         else:
             problem = problem or _problem_of_int(argument, value)
     if problem:
@@ -295,6 +297,11 @@ def _problem_of_tensor(argument: str, value: object) -> str:
     if argument.startswith("tensors") and (value.is_conj() or value.is_neg()):
         return f"{argument} is conjugated or negated in its bits alone: pass its resolve_conj().resolve_neg()"
     return f"{argument} is a nested tensor, and must be a dense one" if value.is_nested else ""
+
+
+def _problem_of_op(value: object) -> str:
+    found = _problem_of_int("op", value)
+    return found and f"op must be a member of meshrun.communication.ReduceOp, such as ReduceOp.SUM, and is {value!r}"
 
 
 def _problem_of_int(argument: str, value: object) -> str:

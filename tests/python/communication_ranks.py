@@ -236,6 +236,7 @@ def wrong_types(rank, size):
         given = wrong if is_wrong else [one, two]
         raises(ValueError, lambda: bagua.allreduce_coalesced_inplace(given), "allreduce_coalesced_inplace: ", word)
         raises(ValueError, lambda: bagua.broadcast_coalesced(given), "broadcast_coalesced: ", word)
+    raises(ValueError, lambda: bagua.allreduce_inplace(one, "sum" if is_wrong else bagua.ReduceOp.SUM), "ReduceOp.SUM", "'sum'")
     blocks = torch.ones(4 * size if rank == 0 else 4)
     for wrong in ("0", None, 0.5, [0], one, 2**64):
         given = wrong if is_wrong else 0

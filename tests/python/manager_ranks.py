@@ -168,6 +168,8 @@ def wrong_calls(rank, size):
     raised(MeshError, lambda: manager.initialize_mesh((size + 1,), ("dp",)), str(size), str(size + 1))
     raised(RuntimeError, lambda: manager.initialize_mesh((size, 1), ("dp",)), "2", "1")
     raised(ValueError, lambda: manager.initialize_mesh((size, 1), ("dp", "dp")), "dp")
+    raised(TypeError, lambda: manager.initialize_mesh(size, ("dp",)), "mesh_shape", f"[{size}]")
+    raised(TypeError, lambda: manager.initialize_mesh((size,), "dp"), "mesh_dim_names", "['dp']")
     if size > 1:  # one rank's call is another: without an error its group would wait for ranks of other groups
         last = rank == size - 1
         raised(GroupError, lambda: create("new", size + last), f"'new', {size},", f"'new', {size + 1},", f"rank {size - 1}")
@@ -286,6 +288,8 @@ def again(rank, size, port, names):
     """Worlds one after another: after cleanup, after the program destroyed torch's groups, and by setup()."""
     environment(rank, size, port)
     hook = sys.excepthook
+    raised(TypeError, lambda: DistributedManager.initialize(timeout=3), "timedelta")
+    raised(ValueError, lambda: DistributedManager.initialize(method="SLRUM"), "initialize()'s method", "SLURM")
     for number in range(3):
         DistributedManager.initialize()
         manager = DistributedManager()
@@ -299,6 +303,8 @@ def again(rank, size, port, names):
             raised(RuntimeError, lambda: manager.create_process_subgroup("late", 1), "destroy_process_group")
         DistributedManager.cleanup(barrier=number != 1)
         assert not dist.is_initialized() and number == 1 or sys.excepthook is hook
+        raised(ValueError, lambda: all_gather_v(torch.ones(1), None), "initialize()")
+        raised(RuntimeError, lambda: all_gather_v(torch.ones(1), None, group=kept), "has ended")
     DistributedManager.setup(rank, size, rank, "127.0.0.1", port, "ucx", "by hand")
     assert DistributedManager().initialization_method == "by hand" and total(None, 1) == size
     DistributedManager.cleanup()

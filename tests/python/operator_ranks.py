@@ -310,6 +310,42 @@ def wrong_calls(rank, size):
         utils.reduce_loss(1.0)
 
 
+def nodes(rank, size):
+    """Backward calls of different nodes never pair up, whatever ranks' losses reach and whoever wants a gradient."""
+    rows = 2 * size
+    index = [torch.arange(2)] * size
+    calls = [lambda x: autograd.all_gather_v(x, [rows] * size), lambda x: autograd.gather_v(x, [rows] * size),
+             lambda x: autograd.scatter_v(x, [2] * size),
+             lambda x: autograd.indexed_all_to_all_v(x, index, [[2] * size] * size),
+             lambda x: torch.cat(utils.distributed_transpose(x, 0, 1)[0]),
+             lambda x: fft.DistributedRFFT2.apply(x, None, (0, 1), group=None).abs(),
+             mappings.copy_to_parallel_region, lambda x: mappings.scatter_to_parallel_region(x, 0)]
+    leaf = lambda needs=True: torch.ones(rows, 2, requires_grad=needs)
+    for call in calls if size > 1 else ():
+        first, second = call(leaf()), call(leaf())
+        loss = first.sum() + (0 if rank == 1 else second.sum())
+        refused(rank, size, loss.backward, "backward passes of different calls")
+    for call in calls[-2:] if size > 1 else ():
+        for wants in ((rank == 1, True), (True, rank == 1)):
+            loss = sum(call(leaf(each)).sum() for each in wants)
+            refused(rank, size, loss.backward, "backward passes of different calls")
+    # Right programs: rank 0 looks at its model first, alone, without and with gradients.
+    w = leaf()
+    if rank == 0:
+        with torch.no_grad():
+            calls[-1](w), calls[-2](w)
+    calls[-2](w).sum().backward()
+    if rank == 0:
+        calls[-1](w), calls[-2](w)
+    dist.barrier()
+    kept = calls[-1](w).sum()
+    utils.all_gather_v_wrapper(torch.ones(1))
+    calls[-2](w).sum().backward()
+    kept.backward(retain_graph=True)
+    kept.backward()
+    assert torch.equal(w.grad, torch.full((rows, 2), 2.0 * size + 2)), w.grad
+
+
 @contextlib.contextmanager
 def raises(kind, word=""):
     try:
@@ -598,7 +634,7 @@ def compiled(rank, size):
             raise AssertionError("no error")
 
 
-CASES = [values, exchanges, gradients, maps, transforms, graphs_end_alike, wrong_calls, groups, small_functions,
+CASES = [values, exchanges, gradients, maps, transforms, nodes, graphs_end_alike, wrong_calls, groups, small_functions,
          shared_modules, forward_mode, coalesced, others_count, opchecks, compiled]
 
 

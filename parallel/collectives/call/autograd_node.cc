@@ -1,6 +1,8 @@
 #include "parallel/collectives/call/autograd_node.h"
 
 #include "ATen/ops/zeros.h"
+#include "parallel/comm/interface/call_comparer.h"
+#include "parallel/comm/v_collectives_of.h"
 
 namespace meshrun {
 namespace {
@@ -30,7 +32,26 @@ const char* backward_name(const Collective& collective, Kind kind) {
   return collective.spec.agreed == 0 ? "backward of all_to_all_v" : "backward";
 }
 
+constexpr const char* kNumber = "number";
+
+struct KeptNumber : torch::CustomClassHolder {
+  explicit KeptNumber(const NodeNumber& its_number) : number(its_number) {}
+  const NodeNumber number;
+};
+
 }  // namespace
+
+void save_node_number(AutogradContext* ctx, c10d::ProcessGroup& group, const at::Tensor& tensor) {
+  const NodeNumber number = number_of_node(group, device_of(tensor, group));
+  ctx->saved_data.emplace(kNumber,
+                          at::IValue::make_capsule(c10::make_intrusive<KeptNumber>(number)));
+}
+
+NodeNumber saved_node_number(AutogradContext* ctx) {
+  const auto found = ctx->saved_data.find(kNumber);
+  if (found == ctx->saved_data.end()) return {};
+  return c10::static_intrusive_pointer_cast<KeptNumber>(found->second.toCapsule())->number;
+}
 
 at::Tensor CollectiveNode::forward(AutogradContext* ctx, const at::Tensor& tensor,
                                    const CollectivePtr& collective, Launch how) {
@@ -42,6 +63,7 @@ at::Tensor CollectiveNode::forward(AutogradContext* ctx, const at::Tensor& tenso
   }
   // Inside forward() the mode is off, whatever it was outside.
   how.requires_grad = tensor.defined() && tensor.requires_grad();
+  if (how.requires_grad) save_node_number(ctx, *collective->group, tensor);
   return launch(*collective, tensor, how);
 }
 
@@ -50,6 +72,7 @@ variable_list CollectiveNode::backward(AutogradContext* ctx, const variable_list
   const CollectivePtr collective = saved_collective(ctx);
   const Kind kind = kind_of(*collective, pass);
   const CalledAs name(backward_name(*collective, kind));
+  const NodeNumber::Scope scope(saved_node_number(ctx));
   at::Tensor gradient = differentiable(grads[0], collective, opposite_of(pass));
   // Off the root the input was a template.
   if (kind == Kind::kScatterV && !collective->is_root()) {

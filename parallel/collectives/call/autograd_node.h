@@ -11,6 +11,7 @@
 #include "ATen/core/grad_mode.h"
 #include "parallel/collectives/call/async_tensor.h"
 #include "parallel/collectives/call/launch.h"
+#include "parallel/comm/interface/node_number.h"
 #include "torch/csrc/autograd/custom_function.h"
 
 namespace meshrun {
@@ -49,6 +50,11 @@ inline CollectivePtr saved_collective(AutogradContext* ctx) {
   return c10::static_intrusive_pointer_cast<Collective>(
       ctx->saved_data.at("collective").toCapsule());
 }
+
+// Takes a number for the node, whose backward calls `group` with tensors of `tensor`'s device.
+void save_node_number(AutogradContext* ctx, c10d::ProcessGroup& group, const at::Tensor& tensor);
+// If none was taken it is empty.
+NodeNumber saved_node_number(AutogradContext* ctx);
 
 // One gradient, of the first argument. As many as any forward() has arguments: LibTorch drops those
 // undefined beyond.

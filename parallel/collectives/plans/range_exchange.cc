@@ -93,7 +93,10 @@ at::Tensor travel(const RangeExchangeState& state, const at::Tensor& tensor, Pas
   return differentiable(sent, collective, pass, work);
 }
 
-RangeExchange save(AutogradContext* ctx, const StatePtr& state) {
+RangeExchange save(AutogradContext* ctx, const StatePtr& state, const at::Tensor& tensor) {
+  // What no rank's backward sends has no number: some ranks make no node for it.
+  if (state->calls && tensor.requires_grad())
+    save_node_number(ctx, *state->collective->group, tensor);
   ctx->saved_data.emplace("state", at::IValue::make_capsule(state));
   return RangeExchange(state);
 }
@@ -106,20 +109,21 @@ StatePtr saved(AutogradContext* ctx) {
 struct GatherRange : torch::autograd::Function<GatherRange> {
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& tensor, const StatePtr& state,
                             const c10::Scalar& padding) {
-    const RangeExchange exchange = save(ctx, state);
+    const RangeExchange exchange = save(ctx, state, tensor);
     AsyncTensor halo = asynchronously([&](WorkPtr* work) {
       return travel(*state, tensor, Pass::kForward, work, tensor.requires_grad());
     });
     return exchange.assemble(tensor, halo.wait(), padding);
   }
   static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
+    const NodeNumber::Scope scope(saved_node_number(ctx));
     return only_first(RangeExchange(saved(ctx)).scatter(grads[0]));
   }
 };
 
 struct ScatterRange : torch::autograd::Function<ScatterRange> {
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& ranges, const StatePtr& state) {
-    const RangeExchange exchange = save(ctx, state);
+    const RangeExchange exchange = save(ctx, state, ranges);
     const at::Tensor halo = exchange.received_part(ranges);
     AsyncTensor returned = asynchronously([&](WorkPtr* work) {
       return travel(*state, halo, Pass::kBackward, work, ranges.requires_grad());
@@ -129,6 +133,7 @@ struct ScatterRange : torch::autograd::Function<ScatterRange> {
     return gradient;
   }
   static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
+    const NodeNumber::Scope scope(saved_node_number(ctx));
     return only_first(RangeExchange(saved(ctx)).gather(grads[0]));
   }
 };

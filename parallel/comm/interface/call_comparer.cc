@@ -24,4 +24,14 @@ ComparingBackend comparer_of(c10d::ProcessGroup& group) {
   return cpu_comparer_of(group);
 }
 
+NodeNumber number_of_node(c10d::ProcessGroup& group, c10::DeviceType device) {
+  if (group.getSize() == 1) return {};
+  ComparingBackend comparer;
+  for (const c10::Device served : group.getDeviceTypes()) {
+    if (served.type() == device) comparer = ComparingBackend(group.getBackend(device));
+  }
+  if (!comparer) comparer = comparer_of(group);
+  return comparer ? comparer->next_node_number() : NodeNumber();
+}
+
 }  // namespace meshrun

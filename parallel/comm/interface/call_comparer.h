@@ -13,7 +13,9 @@
 #include <string>
 #include <vector>
 
+#include "c10/core/DeviceType.h"
 #include "c10/util/intrusive_ptr.h"
+#include "parallel/comm/interface/node_number.h"
 #include "torch/csrc/distributed/c10d/Backend.hpp"
 #include "torch/csrc/distributed/c10d/Types.hpp"
 #include "torch/csrc/distributed/c10d/Work.hpp"
@@ -48,6 +50,8 @@ class CallComparer {
   // Compares and moves nothing else. Raises, from the Work and on every rank, what differs or the
   // problem of one rank.
   virtual c10::intrusive_ptr<c10d::Work> compare(Comparison comparison) = 0;
+  // For an autograd node that is being made.
+  virtual NodeNumber next_node_number() = 0;
 };
 
 // A comparer and the backend that it is; empty where there is none.
@@ -71,5 +75,9 @@ ComparingBackend cpu_comparer_of(c10d::ProcessGroup& group);
 
 // What compares calls of the group's other backends, where MESHRUN_CHECK_COLLECTIVES=1.
 ComparingBackend comparer_of(c10d::ProcessGroup& group);
+
+// For an autograd node that is being made, whose backward calls the group with tensors of `device`;
+// none where nothing compares them.
+NodeNumber number_of_node(c10d::ProcessGroup& group, c10::DeviceType device);
 
 }  // namespace meshrun

@@ -10,6 +10,7 @@
 #include "parallel/base/collective_errors.h"
 #include "parallel/base/errors.h"
 #include "parallel/base/no_collectives.h"
+#include "parallel/comm/interface/node_number.h"
 #include "parallel/comm/ucx/backend_plan.h"
 #include "parallel/comm/ucx/engine/transport/ucx_transport.h"
 #include "parallel/comm/ucx/store_address_book.h"
@@ -169,7 +170,8 @@ UcxBackend::WorkPtr UcxBackend::submit(std::shared_ptr<Plans> all, c10d::OpType 
                                        c10::intrusive_ptr<UcxWork> work,
                                        std::function<void()>* finish) {
   Plans& plans = *all;
-  if (work == nullptr) {
+  if (work == nullptr) {  // a call, and not the end of coalesced ones
+    for (Plan& plan : plans) plan.node_number = NodeNumber::current(serial_);
     check_collectives_allowed([&] { return words_of(plans); });
     if (auto coalesced = put_off(plans)) return coalesced;
     work = c10::make_intrusive<UcxWork>(group_, type);
@@ -216,7 +218,8 @@ std::vector<UcxBackend::Plan> UcxBackend::take_messages(Plans& plans) {
 void UcxBackend::fill_in(ucx::OperationSpec& spec, const Plans& plans) const {
   const Plan& first = plans.front();
   ucx::Signature& signature = spec.signature;
-  Digest digest;
+  Digest digest, nodes;
+  bool is_told = false;
   digest.add(ucx::kAlgorithmVersion)
       .add(algorithms_digest_)
       .add(static_cast<int64_t>(plans.size()));
@@ -224,6 +227,8 @@ void UcxBackend::fill_in(ucx::OperationSpec& spec, const Plans& plans) const {
   spec.drive = ucx::Drive::kCaller;
   for (const Plan& plan : plans) {
     plan.append_agreed(digest);
+    if (plan.node_number != 0) nodes.add(static_cast<int64_t>(plan.node_number));
+    is_told = is_told || plan.node_number != 0;
     signature.bytes += plan.bytes;
     if (plan.is_wrong()) signature.flags |= ucx::kHasProblem;
     if (plan.spec.requires_grad) signature.flags |= ucx::kRequiresGrad;
@@ -232,6 +237,7 @@ void UcxBackend::fill_in(ucx::OperationSpec& spec, const Plans& plans) const {
   }
   spec.timeout = timeout;
   signature.digest = digest.value();
+  if (is_told) signature.node = nodes.value() | 1;
   signature.kind = plans.size() == 1 ? first.spec.kind : OperationKind::kCoalesced;
   signature.dtype = first.dtype.value_or(DType::kUInt8);
   ucx::FlightRecord& record = spec.record;
@@ -374,6 +380,15 @@ c10::intrusive_ptr<c10d::Backend> UcxBackend::split(
 }
 
 uint64_t UcxBackend::getSequenceNumberForGroup() { return group_->sequence(); }
+
+NodeNumber UcxBackend::next_node_number() {
+  if (group_->is_forked()) return {};  // its locks may be held for ever
+  MutexLock lock(mu_);
+  const uint64_t operation = group_->last_submitted();
+  nodes_ = operation == nodes_after_ ? nodes_ + 1 : 1;
+  nodes_after_ = operation;
+  return {serial_, operation, nodes_};
+}
 
 c10d::ErrorType UcxBackend::getError() {
   // An idle rank reads no messages by itself; this one may say that the group has failed elsewhere.

@@ -121,6 +121,7 @@ class UcxBackend : public c10d::Backend,
   // Nothing but the header check, for a collective that another backend is about to run. A barrier
   // where headers are not compared.
   WorkPtr compare(Comparison comparison) override;
+  NodeNumber next_node_number() override;
 
   // rounded_sum.h.
   WorkPtr all_reduce_rounded(const at::Tensor& tensor) override;
@@ -191,6 +192,10 @@ class UcxBackend : public c10d::Backend,
   MonitoredBarrier monitored_barrier_;
   Mutex mu_;
   std::map<std::thread::id, std::unique_ptr<Coalescing>> coalescing_ MESHRUN_GUARDED_BY(mu_);
+  const uint64_t serial_ = NodeNumber::new_serial();
+  // Autograd nodes made since the group's last operation, and its number.
+  uint64_t nodes_ MESHRUN_GUARDED_BY(mu_) = 0;
+  uint64_t nodes_after_ MESHRUN_GUARDED_BY(mu_) = 0;
   std::atomic<int> coalescing_threads_{0};
 };
 

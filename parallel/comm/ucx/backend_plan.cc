@@ -8,6 +8,7 @@
 #include "fmt/ranges.h"
 #include "parallel/base/digest.h"
 #include "parallel/base/tensor_layout.h"
+#include "parallel/comm/interface/node_number.h"
 
 namespace meshrun {
 namespace {
@@ -277,6 +278,8 @@ ucx::Schedule UcxBackend::Plan::schedule(const ucx::Place& place) const {
 std::string UcxBackend::Plan::own_words() const {
   const at::IntArrayRef sizes = agreed_sizes();
   std::string text = name_of(spec.kind);
+  // First: what is long is cut.
+  if (node_number != 0) text += NodeNumber::words(node_number);
   if (dtype) text += fmt::format(" of {}", name_of(*dtype));
   if (dtype && (sizes.empty() || shape_agrees)) {
     std::vector<std::string> extents;

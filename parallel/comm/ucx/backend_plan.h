@@ -36,7 +36,8 @@ struct UcxBackend::Plan : CallCheck {
   // cut.sizes: elements of the pieces, by rank, where all ranks know them; dim -1: of whole
   // tensors.
   CollectiveSpec spec;
-  CallScope::Name scope;  // of the function that the program has called; none: of this call
+  CallScope::Name scope;     // of the function that the program has called; none: of this call
+  uint64_t node_number = 0;  // of the node whose backward makes the call (NodeNumber); 0: none's
 
   // Equal on all ranks, beside what `spec` has.
   std::optional<DType> dtype;

@@ -12,6 +12,7 @@
 #include "parallel/base/interrupts.h"
 #include "parallel/base/no_collectives.h"
 #include "parallel/comm/interface/call_scope.h"
+#include "parallel/comm/interface/node_number.h"
 #include "parallel/comm/ucx/failure_exception.h"
 
 namespace meshrun {
@@ -74,6 +75,7 @@ struct UcxWork::State {
   void complete_future(c10::ivalue::Future& to) {
     // What continues may call anything, in the name of nobody who waits here by chance.
     const CallScope::Suspended outside;
+    const NodeNumber::Scope of_no_node{NodeNumber()};
     const NoCollectives allowed(nullptr);
     try {
       if (const std::exception_ptr failed = settle()) {

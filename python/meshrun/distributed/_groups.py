@@ -12,7 +12,7 @@ def group_name(group=None):
     anything else; the manager raises where it has no group of that name.
     """
     if group is None:
-        return distributed_c10d._get_default_group().group_name
+        return _default_name()
     if isinstance(group, str):
         return _name_of_named(group)
     if not isinstance(group, torch.distributed.ProcessGroup):
@@ -20,16 +20,23 @@ def group_name(group=None):
     return group.group_name
 
 
+def _default_name():
+    if not torch.distributed.is_initialized():
+        raise ValueError("there is no process group yet: call meshrun.distributed.DistributedManager.initialize(), or "
+                         'torch.distributed.init_process_group("meshrun"), first')
+    return distributed_c10d._get_default_group().group_name
+
+
 def _name_of_named(name):
     manager = _manager()
     if manager is not None and name in manager.group_names:
         group = manager.group(name)
-        return distributed_c10d._get_default_group().group_name if group is None else group.group_name
+        return _default_name() if group is None else group.group_name
     known = list(distributed_c10d._world.pg_names.values())
     if name in known:
         return name
     if name == "world":
-        return distributed_c10d._get_default_group().group_name
+        return _default_name()
     if manager is not None:
         manager.group(name)  # raises
     raise ValueError(f"this process has no group {name!r}; its groups are {', '.join(known) or 'none'}")

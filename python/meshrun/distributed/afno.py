@@ -354,5 +354,7 @@ def _group_of_channels(group) -> ChannelGroup:
     try:
         return ChannelGroup(group)
     except (UndefinedGroupError, ValueError) as error:
+        if group != "model_parallel":
+            raise
         raise UndefinedGroupError("Distributed AFNO needs to have model parallel group created first. Check the "
                                   f"MODEL_PARALLEL_SIZE environment variable: {error}") from error

@@ -3,7 +3,9 @@
 The names, argument order and defaults are those of physicsnemo.distributed.autograd; `group` and `sizes` as in
 utils.py. The functions are operators of PyTorch (torch.ops.meshrun.*), so torch.compile traces through them.
 
-A backward pass runs on all ranks of the group or on none: a rank whose loss does not use a result calls tie(). Results
+A backward pass runs on all ranks of the group or on none: a rank whose loss does not use a result calls tie(); one that
+forgets it and calls the backward of another result gets a ValueError, as all do (in compiled graphs that is not noticed,
+and equal shapes are added up). Results
 never share memory with arguments. float16 and bfloat16 gradients are added in float32 unless use_fp32 is False.
 """
 

@@ -12,9 +12,11 @@ init_process_group("meshrun").
 """
 
 import atexit
+import datetime
 import operator
 import os
 import warnings
+from collections.abc import Iterable
 
 import torch
 
@@ -52,13 +54,16 @@ class DistributedManager:
         by the rank, as PhysicsNeMo does.
 
         Args: `backend` "ucx" (also "meshrun", torch's name of it), "gloo", "nccl" or one for each device,
-        "cpu:ucx,cuda:nccl"; None: MESHRUN_BACKEND, else what this machine has. `method`: COORDINATOR, ENV, SLURM, OPENMPI or MPICH. `timeout`: timedelta of rendezvous
-        and collectives; None: MESHRUN_TIMEOUT_SECONDS, else 5 minutes and 30.
+        "cpu:ucx,cuda:nccl"; None: MESHRUN_BACKEND, else what this machine has. `method`: COORDINATOR, ENV, SLURM,
+        OPENMPI or MPICH. `timeout`: timedelta of rendezvous and collectives; None: MESHRUN_TIMEOUT_SECONDS, else 5
+        minutes and 30.
 
         Raises: LaunchEnvironmentError; torch.distributed.DistError: the ranks do not meet; RuntimeError:
         init_process_group() was called before.
         """
         backend = "ucx" if backend == "meshrun" else backend
+        if timeout is not None and not isinstance(timeout, datetime.timedelta):
+            raise TypeError(f"timeout is {timeout!r}; a datetime.timedelta is expected, such as timedelta(seconds=30)")
         _start(lambda: _extension.manager_initialize(backend, method, timeout))
 
     @staticmethod
@@ -223,8 +228,8 @@ class DistributedManager:
         FSDP2 and DTensor too. MeshError: the sizes do not multiply to the world's, the names do not fit or are taken,
         there is a mesh of another shape, or ranks give other arguments.
         """
-        mesh_shape, mesh_dim_names = tuple(mesh_shape), tuple(mesh_dim_names)
-        if not self.mesh_names():
+        mesh_shape, mesh_dim_names = _axes("mesh_shape", mesh_shape), _axes("mesh_dim_names", mesh_dim_names)
+        if self.mesh_names() in ([], ["world"]):
             _agree(f"initialize_mesh({mesh_shape}, {mesh_dim_names})", MeshError)
         names = [_name(name) for name in mesh_dim_names]
         _extension.manager_initialize_mesh([operator.index(size) for size in mesh_shape], names)
@@ -294,6 +299,13 @@ def _agree(call, error):
     difference = _join.difference(call)
     if difference:
         raise error(difference)
+
+
+def _axes(argument, values):
+    """A tuple of what is given for each axis of a mesh."""
+    if isinstance(values, str) or not isinstance(values, Iterable):
+        raise TypeError(f"{argument} is {values!r}; a list with one entry for each axis is expected, such as [{values!r}]")
+    return tuple(values)
 
 
 def _name(name):

@@ -10,8 +10,10 @@ pieces of it. The names and argument order are those of physicsnemo.distributed.
 Gradients follow one convention: where all ranks hold the same tensor they also hold the same cotangent, each rank all
 of it, and nothing is summed. No map changes its input. The result of copy_to shares the input's memory, the others are
 new. float16 and bfloat16 are added in float32. Derivatives of any order. A backward pass with communication (copy_to,
-scatter_to) runs on all ranks of the group or on none. Errors where the ranks communicate: ValueError on every rank;
-else on this one.
+scatter_to) runs on all ranks of the group or on none: an input that wants a gradient on some ranks alone is a ValueError
+on all of them in the backward pass (in compiled graphs it is not noticed). A rank that evaluates alone does so under
+torch.no_grad(), since such calls are counted. Errors where the ranks communicate: ValueError
+on every rank; else on this one.
 """
 
 import torch

@@ -287,6 +287,15 @@ const bool kFails = register_rank_function("fails", [] {
   });
   load({path, options()});
 
+  // Nothing falls back to an older one by itself; the error says which there is.
+  checkpoints.save(*network, *optimizer, {kSavedAt + 1, {}});
+  const std::string newer = path + "/step-" + std::to_string(kSavedAt + 1);
+  on_rank_0([&] { fs::resize_file(newer + "/model.safetensors", 100); });
+  expect_error<CheckpointDamagedError>(
+      world, "to go on from the one before, " + path + "/step-3, remove " + newer, [&] {
+        load({path, options()});
+      });
+
   on_rank_0([&] { std::ofstream(directory() + "/file") << "not a directory"; });
   expect_error<CheckpointFileError>(world, "file", [&] {
     CheckpointDirectory(directory() + "/file/run", options())

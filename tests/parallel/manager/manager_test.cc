@@ -321,9 +321,54 @@ void check_mesh() {
               HasSubstr("exists"));
 }
 
-// One launch for all three.
+// Of rank 3, whose call is another.
+template <typename Error, typename Call>
+void expect_refused(Call call, const char* ours, const char* theirs) {
+  EXPECT_THAT(message_of<Error>(call),
+              AllOf(HasSubstr(ours), HasSubstr(theirs), HasSubstr("rank 0"), HasSubstr("rank 3")));
+}
+
+// One rank's arguments are others. Without an error its groups would wait for ranks of other groups.
+void check_differences() {
+  const bool last = manager().rank() == 3;
+  const auto create = &DistributedManager::create_process_subgroup;
+  expect_refused<GroupError>([&] { create("tp", last ? 4 : 2, std::nullopt, false); },
+                             "create_process_subgroup(\"tp\", 2)",
+                             "create_process_subgroup(\"tp\", 4)");
+  expect_refused<GroupError>([&] { create(last ? "dp" : "tp", 2, std::nullopt, false); }, "\"tp\"",
+                             "\"dp\"");
+  expect_refused<GroupError>([&] { create("tp", last ? 3 : 2, std::nullopt, false); }, "2)", "3)");
+  expect_refused<GroupError>(
+      [&] { create("tp", last ? int64_t{1} << 40 : 2, std::nullopt, false); }, "2)",
+      "1099511627776)");
+  const std::optional<std::string> nothing = "nothing";
+  expect_refused<GroupError>([&] { create("tp", 2, last ? nothing : std::nullopt, false); }, "2)",
+                             "2, \"nothing\")");
+  expect_refused<MeshError>(
+      [&] {
+        manager().initialize_mesh({last ? 4 : 2, -1}, {"dp", "tp"});
+      },
+      "initialize_mesh({2, -1}, {dp, tp})", "initialize_mesh({4, -1}, {dp, tp})");
+  ProcessGroupConfig config(ProcessGroupNode("world"));
+  config.add_node(ProcessGroupNode("model"), "world");
+  config.add_node(ProcessGroupNode("data"), "world");
+  config.set_leaf_group_sizes({{"model", last ? 4 : 2}, {"data", last ? 1 : 2}});
+  expect_refused<GroupError>([&] { DistributedManager::create_groups_from_config(config); },
+                             "world=4 (model=2 data=2)", "world=4 (model=4 data=1)");
+  create("tp", 2, std::nullopt, false);
+  expect_refused<GroupError>(
+      [&] {
+        last ? DistributedManager::create_orthogonal_process_group("dp", "tp")
+             : DistributedManager::create_orthogonal_process_group("data", "tp");
+      },
+      "(\"data\", \"tp\")", "(\"dp\", \"tp\")");
+  EXPECT_THAT(manager().group_names(), ElementsAre("tp"));
+  EXPECT_FLOAT_EQ(sum(manager().group("tp"), 1), 2);
+}
+
+// One launch for all.
 const bool kGroups = register_rank_function("groups", [] {
-  for (void (*check)() : {check_groups, check_config, check_mesh}) {
+  for (void (*check)() : {check_groups, check_config, check_mesh, check_differences}) {
     DistributedManager::initialize();
     check_world();
     check();

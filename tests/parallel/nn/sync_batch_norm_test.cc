@@ -321,6 +321,21 @@ TEST(SyncBatchNormTest, EvaluationWithoutRunningStatisticsTakesTheRanksOwnBatch)
   run_in_worlds("sync_norm_evaluates", {1, 2, 3}, {"ucx"});
 }
 
+// Of two layers alike rank 1 reaches one: their sums never meet.
+const bool kUnreached = register_rank_function("sync_norm_unreached", [] {
+  const JoinedWorld world;
+  SyncBatchNorm first(BatchNormOptions(3)), second(BatchNormOptions(3));
+  const Tensor x = draw({2, 3}, world.rank, at::kDouble), y = draw({2, 3}, 9, at::kDouble);
+  first->to(at::kDouble), second->to(at::kDouble);
+  const Tensor a = first(x).square().sum(), b = second(y).square().sum();
+  const Tensor loss = world.rank == 1 ? a : a + b;
+  expect_error_on_all_ranks([&] { loss.backward(); }, "backward passes of different calls");
+});
+
+TEST(SyncBatchNormTest, BackwardPassesOfTwoLayersNeverMeet) {
+  run_in_worlds("sync_norm_unreached", {2, 3}, {"ucx"});
+}
+
 const bool kWrong = register_rank_function("sync_norm_wrong", [] {
   const JoinedWorld world;
   const bool odd = world.rank == 1;

@@ -115,20 +115,62 @@ TEST(HeaderCheckTest, EveryRankNamesTheSameTwoRanks) {
   }
 }
 
+// Ranks that tell none agree with all; a disagreement of signatures comes before one of nodes.
+TEST(HeaderCheckTest, NodesAreComparedBetweenTheRanksThatTellThem) {
+  std::mt19937 random(5);
+  int disagreements = 0;
+  for (int size = 1; size <= 33; ++size) {
+    for (int trial = 0; trial < 100; ++trial) {
+      const bool signatures_differ = random() % 10 == 0;
+      std::vector<Signature> signatures;
+      int first = -1, other = -1, unlike = -1;
+      for (int r = 0; r < size; ++r) {
+        Signature s = signature(signatures_differ ? random() % 2 : 0);
+        s.node = random() % 2 ? 0 : 100 + (random() % 20 == 0);
+        if (s.node != 0 && first < 0) first = r;
+        if (first >= 0 && first < r && s.node != 0 && other < 0 &&
+            s.node != signatures[static_cast<size_t>(first)].node) {
+          other = r;
+        }
+        signatures.push_back(s);
+        if (unlike < 0 && s.digest != signatures[0].digest) unlike = r;
+      }
+      const std::vector<Failure> failures = outcome(signatures);
+      ASSERT_EQ(failures.empty(), unlike < 0 && other < 0) << size;
+      disagreements += !failures.empty();
+      for (const Failure& failure : failures) {
+        ASSERT_EQ(failure.kind, FailureKind::kMismatch);
+        ASSERT_EQ(failure.ranks,
+                  unlike < 0 ? (std::vector{first, other}) : (std::vector{0, unlike}));
+        ASSERT_EQ(failure.message, failures[0].message);
+        for (const int rank : failure.ranks) {
+          ASSERT_THAT(failure.message, HasSubstr("text of rank " + std::to_string(rank)));
+        }
+      }
+    }
+  }
+  EXPECT_GT(disagreements, 500);
+}
+
 TEST(HeaderCheckTest, JoiningIsAssociativeCommutativeAndIdempotent) {
   std::mt19937 random(2);
   const auto same = [](const Knowledge& a, const Knowledge& b) {
     return a.reference == b.reference && a.other == b.other &&
-           a.signature.digest == b.signature.digest;
+           a.signature.digest == b.signature.digest && a.node.reference() == b.node.reference() &&
+           a.node.other() == b.node.other();
   };
   for (int trial = 0; trial < 2000; ++trial) {
     std::vector<Signature> of_rank;
-    for (int r = 0; r < 8; ++r) of_rank.push_back(signature(random() % 2, random() % 10 == 0));
+    std::vector<NodeKnowledge> node_of_rank;
+    for (int r = 0; r < 8; ++r) {
+      of_rank.push_back(signature(random() % 2, random() % 10 == 0));
+      node_of_rank.emplace_back(r, random() % 3);
+    }
     const auto some = [&] {
       Knowledge k;
       for (int i = 0; i < 3; ++i) {
         const int r = random() % 8;
-        k = join(k, {r, of_rank[r], of_rank[r].flags ? r : -1});
+        k = join(k, {r, of_rank[r], of_rank[r].flags ? r : -1, node_of_rank[r]});
       }
       return k;
     };

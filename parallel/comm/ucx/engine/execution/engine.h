@@ -43,6 +43,7 @@
 // cannot be joined.
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <functional>
 #include <memory>
@@ -110,6 +111,8 @@ class Group {
   std::vector<std::shared_ptr<Operation>> unfinished() const;
   std::optional<Failure> failure() const;
   uint64_t sequence() const;
+  // The collective that this process has submitted last; without a lock. 0: none.
+  uint64_t last_submitted() const { return last_submitted_; }
   std::string flight_record() const;
 
   // Whether this process is a child of the one that joined.
@@ -130,6 +133,7 @@ class Group {
   const uint32_t id_;
   const GroupConfig config_;
   std::unique_ptr<AddressBook> book_;
+  std::atomic<uint64_t> last_submitted_{0};
 };
 
 // Number of this host, IPC namespace, set of cores and CPU quota, as in AddressRecord: ranks with

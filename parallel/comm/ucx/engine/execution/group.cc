@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <type_traits>
 #include <utility>
 
 #include "fmt/format.h"
@@ -45,7 +46,10 @@ std::shared_ptr<Operation> Group::submit(Spec&& spec) {
   Engine::Impl& impl = *engine_->impl_;
   const bool is_forked = impl.is_forked();
   if (!is_forked) {
-    if (auto operation = impl.submit(id_, std::move(spec))) return operation;
+    if (auto operation = impl.submit(id_, std::move(spec))) {
+      if (std::is_same_v<Spec, OperationSpec>) last_submitted_ = operation->sequence();
+      return operation;
+    }
   }
   std::string name = fmt::format("an operation of group \"{}\"", config_.name);
   Failure failure =

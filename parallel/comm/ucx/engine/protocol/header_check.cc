@@ -14,6 +14,8 @@ namespace {
 
 static_assert(std::endian::native == std::endian::little, "signatures travel as they stand");
 static_assert(std::is_trivially_copyable_v<Signature>);
+static_assert(std::is_trivially_copyable_v<NodeKnowledge>);
+static_assert(sizeof(NodeKnowledge) == sizeof(Signature::node));
 
 int rounds_of(int size) { return std::bit_width(static_cast<unsigned>(size - 1)); }
 
@@ -36,7 +38,27 @@ struct ExplanationHead {
 static_assert(sizeof(ExplanationHead) + 2 * HeaderCheck::kMaxText ==
               HeaderCheck::kExplanationBytes);
 
+constexpr std::string_view kOfOtherNodes =
+    " They are backward passes of different calls: a rank whose loss does not use a result calls "
+    "tie(), and an input wants a gradient on all ranks or on none.";
+
 }  // namespace
+
+NodeKnowledge::NodeKnowledge(int rank, uint64_t node) {
+  if (node == 0 || static_cast<uint64_t>(rank) + 1 > kRankMask) return;
+  const uint64_t digest = Digest().add(static_cast<int64_t>(node)).value() >> 2 * kRankBits;
+  packed_ = digest << 2 * kRankBits | (static_cast<uint64_t>(rank) + 1) << kRankBits;
+}
+
+NodeKnowledge NodeKnowledge::join(NodeKnowledge a, NodeKnowledge b) {
+  if (a.reference() < 0) return b;
+  if (b.reference() < 0) return a;
+  if (b.reference() < a.reference()) std::swap(a, b);
+  const bool alike = a.reference() == b.reference() || a.digest() == b.digest();
+  const int32_t other = lower(a.other(), alike ? b.other() : b.reference());
+  a.packed_ = (a.packed_ & ~kRankMask) | static_cast<uint64_t>(other + 1);
+  return a;
+}
 
 bool Signature::agrees_with(const Signature& other) const {
   return (flags & kHasProblem) == 0 && std::memcmp(this, &other, sizeof(*this)) == 0;
@@ -53,6 +75,7 @@ Knowledge join(const Knowledge& a, const Knowledge& b) {
   // If the references agree, a rank that disagrees with the upper one disagrees with the lower one
   // too. Otherwise the upper reference itself does.
   joined.other = lower(joined.other, alike ? above.other : above.reference);
+  joined.node = NodeKnowledge::join(a.node, b.node);
   return joined;
 }
 
@@ -61,6 +84,8 @@ HeaderCheck::HeaderCheck(int rank, int size, const Signature& own, const PieceSi
   if (sizes_ != nullptr) window_ = own_sum();
   knowledge_.reference = rank;
   knowledge_.signature = own;
+  knowledge_.signature.node = 0;
+  knowledge_.node = NodeKnowledge(rank, own.node);
   if (own.flags & kHasProblem) knowledge_.other = rank;
 }
 
@@ -83,7 +108,9 @@ uint64_t HeaderCheck::sum_of_all() const {
 
 size_t HeaderCheck::message(std::span<std::byte> out) const {
   if (!explaining_) {
-    std::memcpy(out.data(), &knowledge_.signature, sizeof(Signature));
+    Signature said = knowledge_.signature;
+    said.node = std::bit_cast<uint64_t>(knowledge_.node);
+    std::memcpy(out.data(), &said, sizeof(Signature));
     std::memcpy(out.data() + sizeof(Signature), &knowledge_.other, sizeof(int32_t));
     if (sizes_ == nullptr) return kPlainBytes;
     std::memcpy(out.data() + kPlainBytes, &window_, sizeof(window_));
@@ -116,16 +143,19 @@ bool HeaderCheck::receive(std::span<const std::byte> message, size_t payload) {
   heard.reference = std::max(0, sender - ((1 << round_) - 1));
   if (message.size() >= kPlainBytes) {
     std::memcpy(&heard.signature, message.data(), sizeof(Signature));
+    heard.node = std::bit_cast<NodeKnowledge>(heard.signature.node);
+    heard.signature.node = 0;
     std::memcpy(&heard.other, message.data() + sizeof(Signature), sizeof(int32_t));
     if (heard.signature.sequence < own_.sequence) return false;
     if (heard.other < -1 || heard.other >= size_) heard.other = sender;
+    if (std::max(heard.node.reference(), heard.node.other()) >= size_) heard.other = sender;
     // A rank that disagrees may carry another length.
     const bool means_the_same =
-        agrees_so_far() && heard.other < 0 && knowledge_.signature.agrees_with(heard.signature);
+        agrees_so_far() && heard.agrees() && knowledge_.signature.agrees_with(heard.signature);
     const size_t follows = sizes_ != nullptr ? kMessageBytes - kPlainBytes : payload;
     if (means_the_same && message.size() - kPlainBytes != follows) heard.other = sender;
   } else {
-    heard.signature = own_;
+    heard.signature = knowledge_.signature;
     heard.other = sender;
   }
   knowledge_ = join(knowledge_, heard);
@@ -161,8 +191,8 @@ void HeaderCheck::begin_explaining(std::string_view text) {
     return;
   }
   const Side mine{true, own_.flags, own_.kind, std::string(text.substr(0, kMaxText))};
-  if (rank_ == knowledge_.reference) reference_ = mine;
-  if (rank_ == knowledge_.other) other_ = mine;
+  if (rank_ == knowledge_.named_reference()) reference_ = mine;
+  if (rank_ == knowledge_.named_other()) other_ = mine;
 }
 
 bool HeaderCheck::receive_explanation(std::span<const std::byte> message) {
@@ -231,19 +261,20 @@ Failure HeaderCheck::failure(std::string_view group_name) const {
   const uint64_t sequence = own_.sequence;
   if (other_.flags & kHasProblem) {
     failure.kind = FailureKind::kInvalidArgument;
-    failure.ranks = {knowledge_.other};
+    failure.ranks = {knowledge_.named_other()};
     failure.message =
         fmt::format("{} number {} of group \"{}\" has wrong arguments on rank {}: {}",
                     // It tells of a problem, and of nothing that anybody has called.
                     other_.kind == OperationKind::kCompare ? "operation" : name_of(other_.kind),
-                    sequence, group_name, knowledge_.other, other_.text);
+                    sequence, group_name, knowledge_.named_other(), other_.text);
   } else {
     failure.kind = FailureKind::kMismatch;
-    failure.ranks = {knowledge_.reference, knowledge_.other};
+    failure.ranks = {knowledge_.named_reference(), knowledge_.named_other()};
     failure.message = fmt::format(
         "Ranks disagree on operation number {} of group \"{}\": rank {} called {}; rank {} called "
-        "{}. No tensor was written, and the group can still be used.",
-        sequence, group_name, knowledge_.reference, reference_.text, knowledge_.other, other_.text);
+        "{}.{} No tensor was written, and the group can still be used.",
+        sequence, group_name, knowledge_.named_reference(), reference_.text,
+        knowledge_.named_other(), other_.text, knowledge_.other < 0 ? kOfOtherNodes : "");
   }
   return failure;
 }

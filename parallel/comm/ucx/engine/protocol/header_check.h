@@ -20,6 +20,11 @@
 // them as the lower binary digits of P say, so that each rank counts once. If the sum is not 0, the
 // rounds of the explanation bring the rows together, and every rank finds the same pair.
 //
+// A call of a backward pass says which autograd node it is of, where its rank knows that: traced
+// graphs do not. The numbers that are told are compared in the same rounds, with each other alone:
+// what is known is the lowest rank that tells one, its number, and the lowest rank that tells
+// another.
+//
 // A rank whose own arguments are wrong takes part with kHasProblem set and its text: that counts as
 // a disagreement, with itself alone. So a local error is everybody's error.
 //
@@ -62,7 +67,9 @@ struct Signature {
   uint8_t ndim = 0;
   uint8_t flags = 0;
   int32_t root = -1;
-  uint64_t reserved = 0;
+  // Of the autograd node (comm/interface/node_number.h); 0: not told. Not compared by agrees_with():
+  // on the wire, what is known of all ranks' is in its place.
+  uint64_t node = 0;
 
   // kHasProblem never agrees, not even with itself.
   bool agrees_with(const Signature& other) const;
@@ -80,11 +87,39 @@ struct PieceSizes {
   const char* call = nullptr;
 };
 
+// What a rank knows of the nodes that ranks tell.
+class NodeKnowledge {
+ public:
+  NodeKnowledge() = default;
+  // `node` 0, and a rank that does not fit: nothing is known.
+  NodeKnowledge(int rank, uint64_t node);
+
+  // The lowest rank that tells one, and the lowest that tells another; -1: none.
+  int32_t reference() const { return static_cast<int32_t>(packed_ >> kRankBits & kRankMask) - 1; }
+  int32_t other() const { return static_cast<int32_t>(packed_ & kRankMask) - 1; }
+  bool agrees() const { return other() < 0; }
+
+  static NodeKnowledge join(NodeKnowledge a, NodeKnowledge b);
+
+ private:
+  static constexpr int kRankBits = 20;
+  static constexpr uint64_t kRankMask = (uint64_t{1} << kRankBits) - 1;
+  uint64_t digest() const { return packed_ >> 2 * kRankBits; }
+
+  uint64_t packed_ = 0;  // 24 bits of a digest, both ranks + 1
+};
+
 // What a rank knows of the group's signatures.
 struct Knowledge {
   int32_t reference = -1;  // the lowest rank heard of
   Signature signature;
   int32_t other = -1;  // the lowest rank that disagrees with it, or has a problem; -1: none
+  NodeKnowledge node = {};
+
+  bool agrees() const { return other < 0 && node.agrees(); }
+  // Two ranks that disagree: those of the signatures first.
+  int32_t named_reference() const { return other < 0 ? node.reference() : reference; }
+  int32_t named_other() const { return other < 0 ? node.other() : other; }
 };
 Knowledge join(const Knowledge& a, const Knowledge& b);
 
@@ -116,12 +151,14 @@ class HeaderCheck {
   bool receive(std::span<const std::byte> message, size_t payload = 0);
 
   // Whether nobody heard of so far means anything else.
-  bool agrees_so_far() const { return knowledge_.other < 0; }
+  bool agrees_so_far() const { return knowledge_.agrees(); }
   // After the last round. True: all agree. Else the explanation follows: begin_explaining() with
   // this rank's text, the rounds again, then failure().
-  bool agree() const { return knowledge_.other < 0 && sum_of_all() == 0; }
+  bool agree() const { return knowledge_.agrees() && sum_of_all() == 0; }
   // Whether `text` is wanted of this rank.
-  bool is_named() const { return rank_ == knowledge_.reference || rank_ == knowledge_.other; }
+  bool is_named() const {
+    return rank_ == knowledge_.named_reference() || rank_ == knowledge_.named_other();
+  }
   // `text` is this rank's side of the sentence ("all_gather_v of float32 [3, 4], sizes [3, 2, 3]"),
   // or its problem; cut at kMaxText.
   void begin_explaining(std::string_view text);
@@ -138,7 +175,7 @@ class HeaderCheck {
   bool receive_explanation(std::span<const std::byte> message);
 
   // Signatures agree and the sizes do not.
-  bool tells_rows() const { return sizes_ != nullptr && knowledge_.other < 0; }
+  bool tells_rows() const { return sizes_ != nullptr && knowledge_.agrees(); }
   // Numbers of a row, where there is one: whether it is known, the slices' elements, the sizes of
   // both sides.
   size_t row_numbers() const { return 3 + 2 * sizes_->sent.size(); }

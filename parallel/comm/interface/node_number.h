@@ -1,0 +1,58 @@
+// Tells the backward calls of one autograd node from those of another.
+//
+// A node's backward calls its collective on all ranks or on none. Where some ranks' losses do not
+// reach a node, or a tensor wants a gradient on some ranks alone, calls of equal shapes would pair
+// up, and the gradients of one node would be added to those of another. So a node takes a number
+// when it is made, and the calls of its backward are compared with it:
+//
+//   forward:   ctx keeps number_of_node(group, device)              (call_comparer.h)
+//   backward:  const NodeNumber::Scope scope(the kept number);    then the calls
+//
+// The number is the group's last operation, and how many nodes have taken one since. Ranks whose
+// nodes differ agree again after the group's next operation. Ranks compare the numbers that are
+// told, in calls of one group: a traced graph tells none, and agrees with all.
+//
+// Nodes of parallel/collectives, fft and sync_batch_norm have numbers; those of sharded tensors,
+// and other people's, have none.
+//
+// Threads: a scope is its thread's. No errors.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+namespace meshrun {
+
+class NodeNumber {
+ public:
+  class Scope;
+
+  // Empty: compared with no other.
+  NodeNumber() = default;
+  // For the `nodes`th node after an operation. `serial`: the backend's; nodes > 0.
+  NodeNumber(uint64_t serial, uint64_t operation, uint64_t nodes);
+
+  // Another one for each backend of this process.
+  static uint64_t new_serial();
+  // The number of the node whose backward this thread runs, if it is of that backend; else 0.
+  static uint64_t current(uint64_t serial);
+  // How an error names one that is not 0.
+  static std::string words(uint64_t number);
+
+ private:
+  uint64_t serial_ = 0;
+  uint64_t value_ = 0;
+};
+
+class NodeNumber::Scope {
+ public:
+  explicit Scope(const NodeNumber& number);
+  ~Scope();
+  Scope(const Scope&) = delete;
+  Scope& operator=(const Scope&) = delete;
+
+ private:
+  const NodeNumber before_;
+};
+
+}  // namespace meshrun
