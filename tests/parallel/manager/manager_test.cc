@@ -321,14 +321,14 @@ void check_mesh() {
               HasSubstr("exists"));
 }
 
-// Of rank 3, whose call is another.
+// What rank 3 calls is another.
 template <typename Error, typename Call>
 void expect_refused(Call call, const char* ours, const char* theirs) {
   EXPECT_THAT(message_of<Error>(call),
               AllOf(HasSubstr(ours), HasSubstr(theirs), HasSubstr("rank 0"), HasSubstr("rank 3")));
 }
 
-// One rank's arguments are others. Without an error its groups would wait for ranks of other groups.
+// Without an error, groups of other arguments would wait for each other.
 void check_differences() {
   const bool last = manager().rank() == 3;
   const auto create = &DistributedManager::create_process_subgroup;

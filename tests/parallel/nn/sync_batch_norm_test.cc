@@ -321,7 +321,7 @@ TEST(SyncBatchNormTest, EvaluationWithoutRunningStatisticsTakesTheRanksOwnBatch)
   run_in_worlds("sync_norm_evaluates", {1, 2, 3}, {"ucx"});
 }
 
-// Of two layers alike rank 1 reaches one: their sums never meet.
+// Rank 1 reaches one of two layers that are alike.
 const bool kUnreached = register_rank_function("sync_norm_unreached", [] {
   const JoinedWorld world;
   SyncBatchNorm first(BatchNormOptions(3)), second(BatchNormOptions(3));

@@ -67,8 +67,8 @@ struct Signature {
   uint8_t ndim = 0;
   uint8_t flags = 0;
   int32_t root = -1;
-  // Of the autograd node (comm/interface/node_number.h); 0: not told. Not compared by agrees_with():
-  // on the wire, what is known of all ranks' is in its place.
+  // The autograd node's (comm/interface/node_number.h); 0: not told. Compared by itself: on the
+  // wire, what is known of all ranks' numbers is in its place.
   uint64_t node = 0;
 
   // kHasProblem never agrees, not even with itself.
