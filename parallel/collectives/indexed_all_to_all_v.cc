@@ -13,18 +13,20 @@ constexpr const char* kPlan = "plan";
 
 // What a node keeps.
 struct SavedPlan : torch::CustomClassHolder {
-  SavedPlan(IndexedAllToAllPlan plan, bool wide, int64_t along)
-      : plan(std::move(plan)), use_fp32(wide), dim(along) {}
+  SavedPlan(IndexedAllToAllPlan plan, bool wide, int64_t along, const NodeNumber& its_number)
+      : plan(std::move(plan)), use_fp32(wide), dim(along), number(its_number) {}
   const IndexedAllToAllPlan plan;
   const bool use_fp32;
   const int64_t dim;
+  const NodeNumber number;
 };
 
 void save(AutogradContext* ctx, const at::Tensor& tensor, const IndexedAllToAllPlan& plan,
           bool use_fp32, int64_t dim) {
-  if (tensor.defined() && tensor.requires_grad()) save_node_number(ctx, *plan.group(), tensor);
+  NodeNumber number;
+  if (tensor.defined() && tensor.requires_grad()) number = number_of_node(*plan.group(), tensor);
   ctx->saved_data.emplace(
-      kPlan, at::IValue::make_capsule(c10::make_intrusive<SavedPlan>(plan, use_fp32, dim)));
+      kPlan, at::IValue::make_capsule(c10::make_intrusive<SavedPlan>(plan, use_fp32, dim, number)));
 }
 
 c10::intrusive_ptr<SavedPlan> saved_plan(AutogradContext* ctx) {
@@ -109,7 +111,7 @@ at::Tensor IndexedAllToAllVAutograd::forward(AutogradContext* ctx, const at::Ten
 
 variable_list IndexedAllToAllVAutograd::backward(AutogradContext* ctx, const variable_list& grads) {
   const auto saved = saved_plan(ctx);
-  const NodeNumber::Scope scope(saved_node_number(ctx));
+  const NodeNumber::Scope scope(saved->number);
   return only_first(exchange_back(grads[0], saved->plan, saved->use_fp32, saved->dim));
 }
 
@@ -124,7 +126,7 @@ at::Tensor IndexedAllToAllVReverseAutograd::forward(AutogradContext* ctx, const 
 variable_list IndexedAllToAllVReverseAutograd::backward(AutogradContext* ctx,
                                                         const variable_list& grads) {
   const auto saved = saved_plan(ctx);
-  const NodeNumber::Scope scope(saved_node_number(ctx));
+  const NodeNumber::Scope scope(saved->number);
   return only_first(exchange(grads[0], saved->plan, saved->use_fp32, saved->dim, nullptr));
 }
 

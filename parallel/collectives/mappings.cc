@@ -20,8 +20,7 @@ using at::Tensor;
 struct CopyTo : torch::autograd::Function<CopyTo> {
   static Tensor forward(AutogradContext* ctx, const Tensor& input,
                         const CollectivePtr& collective) {
-    save_collective(ctx, collective);
-    save_node_number(ctx, *collective->group, input);
+    save_collective(ctx, collective, number_of_node(*collective->group, input));
     return input;
   }
   static variable_list backward(AutogradContext* ctx, const variable_list& gradients);
@@ -39,13 +38,14 @@ struct ReduceFrom : torch::autograd::Function<ReduceFrom> {
     return detail::all_reduce(collective->group, sum).wait();
   }
   static variable_list backward(AutogradContext* ctx, const variable_list& gradients) {
-    return only_first(copy_to(gradients[0], saved_collective(ctx)));
+    return only_first(copy_to(gradients[0], saved_collective(ctx)->collective));
   }
 };
 
 variable_list CopyTo::backward(AutogradContext* ctx, const variable_list& gradients) {
-  const NodeNumber::Scope scope(saved_node_number(ctx));
-  return only_first(ReduceFrom::apply(gradients[0], saved_collective(ctx)));
+  const auto kept = saved_collective(ctx);
+  const NodeNumber::Scope scope(kept->number);
+  return only_first(ReduceFrom::apply(gradients[0], kept->collective));
 }
 
 struct GatherFrom : torch::autograd::Function<GatherFrom> {
@@ -66,13 +66,13 @@ Tensor own_piece(const Tensor& input, const Collective& collective) {
 struct ScatterTo : torch::autograd::Function<ScatterTo> {
   static Tensor forward(AutogradContext* ctx, const Tensor& input,
                         const CollectivePtr& collective) {
-    save_collective(ctx, collective);
-    save_node_number(ctx, *collective->group, input);
+    save_collective(ctx, collective, number_of_node(*collective->group, input));
     return own_piece(input, *collective);
   }
   static variable_list backward(AutogradContext* ctx, const variable_list& gradients) {
-    const NodeNumber::Scope scope(saved_node_number(ctx));
-    return only_first(GatherFrom::apply(gradients[0], saved_collective(ctx)));
+    const auto kept = saved_collective(ctx);
+    const NodeNumber::Scope scope(kept->number);
+    return only_first(GatherFrom::apply(gradients[0], kept->collective));
   }
 };
 
@@ -82,7 +82,7 @@ Tensor scatter_to(const Tensor& input, const CollectivePtr& collective) {
 }
 
 variable_list GatherFrom::backward(AutogradContext* ctx, const variable_list& gradients) {
-  return only_first(scatter_to(gradients[0], saved_collective(ctx)));
+  return only_first(scatter_to(gradients[0], saved_collective(ctx)->collective));
 }
 
 }  // namespace

@@ -1,43 +1,17 @@
 #include "parallel/comm/v_collectives_of.h"
 
-#include <cstddef>
-#include <optional>
-#include <typeinfo>
 #include <utility>
 
 #include "parallel/base/errors.h"
 #include "parallel/base/no_collectives.h"
 #include "parallel/comm/interface/call_comparer.h"
 #include "parallel/comm/interface/call_scope.h"
+#include "parallel/comm/interface/found_in.h"
 #include "parallel/comm/interface/stream_calls.h"
 #include "parallel/comm/point_to_point/point_to_point_v_collectives.h"
 #include "torch/csrc/distributed/c10d/ProcessGroup.hpp"
 
 namespace meshrun {
-
-namespace {
-
-// The backend's other base, or null. A cast from one base to another walks the names of types.
-// Where the other base lies depends on the object's own type alone, and a thread calls backends of
-// few types.
-template <typename Interface>
-Interface* found_in(c10d::Backend& backend) {
-  struct Last {
-    const std::type_info* type = nullptr;
-    std::optional<ptrdiff_t> offset;
-  };
-  thread_local Last last;
-  const std::type_info& type = typeid(backend);
-  auto* const whole = static_cast<std::byte*>(dynamic_cast<void*>(&backend));
-  if (last.type != &type) {
-    auto* const found = dynamic_cast<Interface*>(&backend);
-    last = {&type, std::nullopt};
-    if (found != nullptr) last.offset = reinterpret_cast<std::byte*>(found) - whole;
-  }
-  return last.offset ? reinterpret_cast<Interface*>(whole + *last.offset) : nullptr;
-}
-
-}  // namespace
 
 VCollectivesOf::VCollectivesOf(const c10::intrusive_ptr<c10d::ProcessGroup>& group,
                                c10::DeviceType device) {

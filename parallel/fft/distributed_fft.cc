@@ -17,20 +17,21 @@ using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
 struct SavedPlan : torch::CustomClassHolder {
-  explicit SavedPlan(std::shared_ptr<const FftPlan> kept) : plan(std::move(kept)) {}
-  std::shared_ptr<const FftPlan> plan;
+  SavedPlan(std::shared_ptr<const FftPlan> kept, const NodeNumber& its_number)
+      : plan(std::move(kept)), number(its_number) {}
+  const std::shared_ptr<const FftPlan> plan;
+  const NodeNumber number;
 };
 
 void save(AutogradContext* ctx, const at::Tensor& input, const std::shared_ptr<const FftPlan>& plan,
           Scale scale) {
-  save_node_number(ctx, *plan->group(), input);
-  ctx->saved_data.emplace("plan", at::IValue::make_capsule(c10::make_intrusive<SavedPlan>(plan)));
+  ctx->saved_data.emplace("plan", at::IValue::make_capsule(c10::make_intrusive<SavedPlan>(
+                                      plan, number_of_node(*plan->group(), input))));
   ctx->saved_data.emplace("scale", static_cast<int64_t>(scale));
 }
 
-std::shared_ptr<const FftPlan> saved_plan(AutogradContext* ctx) {
-  return c10::static_intrusive_pointer_cast<SavedPlan>(ctx->saved_data.at("plan").toCapsule())
-      ->plan;
+c10::intrusive_ptr<SavedPlan> saved_plan(AutogradContext* ctx) {
+  return c10::static_intrusive_pointer_cast<SavedPlan>(ctx->saved_data.at("plan").toCapsule());
 }
 
 Scale saved_scale(AutogradContext* ctx) {
@@ -46,10 +47,11 @@ struct ForwardFunction : torch::autograd::Function<ForwardFunction> {
     return plan->compute_forward(field, scale);
   }
   static variable_list backward(AutogradContext* ctx, const variable_list& gradients) {
-    const auto plan = saved_plan(ctx);
-    const NodeNumber::Scope scope(saved_node_number(ctx));
+    const auto kept = saved_plan(ctx);
+    const FftPlan& plan = *kept->plan;
+    const NodeNumber::Scope scope(kept->number);
     const at::Tensor& gradient = gradients[0];
-    return {plan->inverse(gradient * plan->weights(0.5, gradient), saved_scale(ctx)), {}, {}};
+    return {plan.inverse(gradient * plan.weights(0.5, gradient), saved_scale(ctx)), {}, {}};
   }
 };
 
@@ -60,10 +62,11 @@ struct InverseFunction : torch::autograd::Function<InverseFunction> {
     return plan->compute_inverse(spectrum, scale);
   }
   static variable_list backward(AutogradContext* ctx, const variable_list& gradients) {
-    const auto plan = saved_plan(ctx);
-    const NodeNumber::Scope scope(saved_node_number(ctx));
-    const at::Tensor gradient = plan->forward(gradients[0], saved_scale(ctx));
-    return {gradient * plan->weights(2, gradient), {}, {}};
+    const auto kept = saved_plan(ctx);
+    const FftPlan& plan = *kept->plan;
+    const NodeNumber::Scope scope(kept->number);
+    const at::Tensor gradient = plan.forward(gradients[0], saved_scale(ctx));
+    return {gradient * plan.weights(2, gradient), {}, {}};
   }
 };
 

@@ -14,8 +14,10 @@ namespace meshrun::python {
 namespace {
 
 struct KeptAdjoint : torch::CustomClassHolder {
-  explicit KeptAdjoint(Adjoint its_call) : call(std::move(its_call)) {}
+  KeptAdjoint(Adjoint its_call, const NodeNumber& its_number)
+      : call(std::move(its_call)), number(its_number) {}
   const Adjoint call;
+  const NodeNumber number;
 };
 
 struct LinearNode : torch::autograd::Function<LinearNode> {
@@ -24,10 +26,11 @@ struct LinearNode : torch::autograd::Function<LinearNode> {
                             c10::function_ref<Adjoint(const at::Tensor&)> adjoint,
                             const std::vector<at::Tensor>& saved) {
     const at::AutoDispatchBelowADInplaceOrView below;
-    if (!is_traced(tensor)) save_node_number(ctx, *group_named(group), tensor);
+    NodeNumber number;
+    if (!is_traced(tensor)) number = number_of_node(*group_named(group), tensor);
     at::Tensor result = forward(true);
-    ctx->saved_data.emplace(
-        "adjoint", at::IValue::make_capsule(c10::make_intrusive<KeptAdjoint>(adjoint(result))));
+    ctx->saved_data.emplace("adjoint", at::IValue::make_capsule(c10::make_intrusive<KeptAdjoint>(
+                                           adjoint(result), number)));
     if (!saved.empty()) ctx->save_for_backward(saved);
     return result;
   }
@@ -36,7 +39,7 @@ struct LinearNode : torch::autograd::Function<LinearNode> {
         c10::static_intrusive_pointer_cast<KeptAdjoint>(ctx->saved_data.at("adjoint").toCapsule());
     // Before the scope: a checkpoint's hook may compute the forward pass again.
     const variable_list saved = ctx->get_saved_variables();
-    const NodeNumber::Scope scope(saved_node_number(ctx));
+    const NodeNumber::Scope scope(adjoint->number);
     return only_first(adjoint->call(grads[0], saved));
   }
 };

@@ -32,47 +32,33 @@ const char* backward_name(const Collective& collective, Kind kind) {
   return collective.spec.agreed == 0 ? "backward of all_to_all_v" : "backward";
 }
 
-constexpr const char* kNumber = "number";
-
-struct KeptNumber : torch::CustomClassHolder {
-  explicit KeptNumber(const NodeNumber& its_number) : number(its_number) {}
-  const NodeNumber number;
-};
-
 }  // namespace
 
-void save_node_number(AutogradContext* ctx, c10d::ProcessGroup& group, const at::Tensor& tensor) {
-  const NodeNumber number = number_of_node(group, device_of(tensor, group));
-  ctx->saved_data.emplace(kNumber,
-                          at::IValue::make_capsule(c10::make_intrusive<KeptNumber>(number)));
-}
-
-NodeNumber saved_node_number(AutogradContext* ctx) {
-  const auto found = ctx->saved_data.find(kNumber);
-  if (found == ctx->saved_data.end()) return {};
-  return c10::static_intrusive_pointer_cast<KeptNumber>(found->second.toCapsule())->number;
+NodeNumber number_of_node(c10d::ProcessGroup& group, const at::Tensor& tensor) {
+  return number_of_node(group, device_of(tensor, group));
 }
 
 at::Tensor CollectiveNode::forward(AutogradContext* ctx, const at::Tensor& tensor,
                                    const CollectivePtr& collective, Launch how) {
-  save_collective(ctx, collective);
+  // Inside forward() the mode is off, whatever it was outside.
+  how.requires_grad = tensor.defined() && tensor.requires_grad();
+  save_collective(ctx, collective,
+                  how.requires_grad ? number_of_node(*collective->group, tensor) : NodeNumber());
   if (how.pass == Pass::kBackward) ctx->saved_data.emplace("adjoint", true);
   if (kind_of(*collective, how.pass) == Kind::kScatterV && !collective->is_root() &&
       tensor.defined()) {
     ctx->saved_data.emplace("shape", tensor.sizes());
   }
-  // Inside forward() the mode is off, whatever it was outside.
-  how.requires_grad = tensor.defined() && tensor.requires_grad();
-  if (how.requires_grad) save_node_number(ctx, *collective->group, tensor);
   return launch(*collective, tensor, how);
 }
 
 variable_list CollectiveNode::backward(AutogradContext* ctx, const variable_list& grads) {
   const Pass pass = ctx->saved_data.count("adjoint") > 0 ? Pass::kBackward : Pass::kForward;
-  const CollectivePtr collective = saved_collective(ctx);
+  const auto kept = saved_collective(ctx);
+  const CollectivePtr& collective = kept->collective;
   const Kind kind = kind_of(*collective, pass);
   const CalledAs name(backward_name(*collective, kind));
-  const NodeNumber::Scope scope(saved_node_number(ctx));
+  const NodeNumber::Scope scope(kept->number);
   at::Tensor gradient = differentiable(grads[0], collective, opposite_of(pass));
   // Off the root the input was a template.
   if (kind == Kind::kScatterV && !collective->is_root()) {

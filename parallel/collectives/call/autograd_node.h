@@ -42,19 +42,26 @@ struct ConnectedZeros : torch::autograd::Function<ConnectedZeros> {
 };
 at::Tensor connected_zeros(const at::Tensor& tensor, at::IntArrayRef shape);
 
+// For a node that is being made, whose backward calls `group` with tensors of `tensor`'s device.
+NodeNumber number_of_node(c10d::ProcessGroup& group, const at::Tensor& tensor);
+
 // What a node keeps for its backward.
-inline void save_collective(AutogradContext* ctx, const CollectivePtr& collective) {
-  ctx->saved_data.emplace("collective", at::IValue::make_capsule(collective));
+struct KeptCollective : torch::CustomClassHolder {
+  KeptCollective(const CollectivePtr& its_collective, const NodeNumber& its_number)
+      : collective(its_collective), number(its_number) {}
+  const CollectivePtr collective;
+  const NodeNumber number;
+};
+inline void save_collective(AutogradContext* ctx, const CollectivePtr& collective,
+                            const NodeNumber& number = {}) {
+  ctx->saved_data.emplace(
+      "collective",
+      at::IValue::make_capsule(c10::make_intrusive<KeptCollective>(collective, number)));
 }
-inline CollectivePtr saved_collective(AutogradContext* ctx) {
-  return c10::static_intrusive_pointer_cast<Collective>(
+inline c10::intrusive_ptr<KeptCollective> saved_collective(AutogradContext* ctx) {
+  return c10::static_intrusive_pointer_cast<KeptCollective>(
       ctx->saved_data.at("collective").toCapsule());
 }
-
-// Takes a number for the node, whose backward calls `group` with tensors of `tensor`'s device.
-void save_node_number(AutogradContext* ctx, c10d::ProcessGroup& group, const at::Tensor& tensor);
-// If none was taken it is empty.
-NodeNumber saved_node_number(AutogradContext* ctx);
 
 // One gradient, of the first argument. As many as any forward() has arguments: LibTorch drops those
 // undefined beyond.

@@ -4,12 +4,14 @@
 #include <string_view>
 #include <utility>
 
+#include "parallel/comm/interface/found_in.h"
 #include "torch/csrc/distributed/c10d/ProcessGroup.hpp"
 
 namespace meshrun {
 
 ComparingBackend::ComparingBackend(c10::intrusive_ptr<c10d::Backend> backend)
-    : backend_(std::move(backend)), comparer_(dynamic_cast<CallComparer*>(backend_.get())) {}
+    : backend_(std::move(backend)),
+      comparer_(backend_ ? found_in<CallComparer>(*backend_) : nullptr) {}
 
 ComparingBackend cpu_comparer_of(c10d::ProcessGroup& group) {
   for (const c10::Device device : group.getDeviceTypes()) {
@@ -27,8 +29,10 @@ ComparingBackend comparer_of(c10d::ProcessGroup& group) {
 NodeNumber number_of_node(c10d::ProcessGroup& group, c10::DeviceType device) {
   if (group.getSize() == 1) return {};
   ComparingBackend comparer;
-  for (const c10::Device served : group.getDeviceTypes()) {
-    if (served.type() == device) comparer = ComparingBackend(group.getBackend(device));
+  try {
+    comparer = ComparingBackend(group.getBackend(device));
+  } catch (const c10::Error&) {
+    return {};  // the call itself will say that there is no backend for the device
   }
   if (!comparer) comparer = comparer_of(group);
   return comparer ? comparer->next_node_number() : NodeNumber();

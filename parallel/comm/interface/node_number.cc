@@ -9,14 +9,18 @@
 namespace meshrun {
 namespace {
 
-constexpr uint64_t kNodes = 1 << 16;  // after one operation; more share the last number
+constexpr int kNodeBits = 12;
+constexpr int kNumberBits = 48;
+constexpr uint64_t kMostNodes = (1 << kNodeBits) - 1;  // more share the last number
+constexpr uint64_t kNumber = (uint64_t{1} << kNumberBits) - 1;
 
 constinit thread_local NodeNumber running;
 
 }  // namespace
 
 NodeNumber::NodeNumber(uint64_t serial, uint64_t operation, uint64_t nodes)
-    : serial_(serial), value_(operation * kNodes + std::min(nodes, kNodes - 1)) {}
+    : packed_(serial << kNumberBits |
+              ((operation << kNodeBits | std::min(nodes, kMostNodes)) & kNumber)) {}
 
 uint64_t NodeNumber::new_serial() {
   static std::atomic<uint64_t> last{0};
@@ -24,12 +28,13 @@ uint64_t NodeNumber::new_serial() {
 }
 
 uint64_t NodeNumber::current(uint64_t serial) {
-  return running.serial_ == serial ? running.value_ : 0;
+  const uint64_t packed = running.packed_;
+  return packed >> kNumberBits == (serial << kNumberBits) >> kNumberBits ? packed & kNumber : 0;
 }
 
 std::string NodeNumber::words(uint64_t number) {
-  return fmt::format(" (backward of differentiable call {} after operation {})", number % kNodes,
-                     number / kNodes);
+  return fmt::format(" (backward of differentiable call {} after operation {})",
+                     number & kMostNodes, number >> kNodeBits);
 }
 
 NodeNumber::Scope::Scope(const NodeNumber& number) : before_(std::exchange(running, number)) {}

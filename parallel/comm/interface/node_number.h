@@ -31,6 +31,9 @@ class NodeNumber {
   NodeNumber() = default;
   // For the `nodes`th node after an operation. `serial`: the backend's; nodes > 0.
   NodeNumber(uint64_t serial, uint64_t operation, uint64_t nodes);
+  // What packed() gave.
+  explicit NodeNumber(int64_t packed) : packed_(static_cast<uint64_t>(packed)) {}
+  int64_t packed() const { return static_cast<int64_t>(packed_); }
 
   // Another one for each backend of this process.
   static uint64_t new_serial();
@@ -40,8 +43,7 @@ class NodeNumber {
   static std::string words(uint64_t number);
 
  private:
-  uint64_t serial_ = 0;
-  uint64_t value_ = 0;
+  uint64_t packed_ = 0;  // 16 bits of the serial, 36 of the operation, 12 of the nodes
 };
 
 class NodeNumber::Scope {
