@@ -7,8 +7,8 @@
 #include "ATen/ops/fft_ifft.h"
 #include "ATen/ops/fft_irfft.h"
 #include "ATen/ops/fft_rfft.h"
-#include "core/fingerprint.h"
 #include "fmt/format.h"
+#include "fmt/ranges.h"
 #include "parallel/base/extents.h"
 #include "parallel/base/split.h"
 #include "parallel/collectives/call/autograd_node.h"
@@ -140,8 +140,10 @@ at::Tensor transform(const at::Tensor& input, const FftOptions& options, Directi
   if (!problem.empty()) fft::refuse(problem, options.group, world);
   slabs.columns = is_forward ? in : std::move(out);
   slabs.rows = is_forward ? std::move(out) : in;
-  const auto agreed = static_cast<int64_t>(Fingerprint(
-      fmt::format("{} {} {} {} {}", slabs.s[0], slabs.s[1], slabs.s[2], slabs.norm, is_forward)));
+  std::string agreed =
+      fmt::format("{} to {} x {} x {}", fft::call_words(options, direction, input.dim()),
+                  slabs.s[0], slabs.s[1], slabs.s[2]);
+  if (slabs.modes) agreed += fmt::format(", modes [{}]", fmt::join(*slabs.modes, ", "));
   const TransposePlan plan(1, slabs.rows, 2, fft::sizes_within(slabs.columns, slabs.s[1]),
                            options.group, agreed);
   return flat->restored(is_forward ? forward(x, slabs, plan) : inverse(x, slabs, plan));

@@ -7,7 +7,6 @@
 #include <utility>
 #include <vector>
 
-#include "core/fingerprint.h"
 #include "fmt/format.h"
 #include "fmt/ranges.h"
 #include "parallel/base/errors.h"
@@ -67,12 +66,14 @@ bool spans_hosts(const GroupArgument::Handle& group) {
                      [&](int rank) { return node_of(rank) != node_of(ranks[0]); });
 }
 
-uint64_t digest(const FftShape& shape, Scale scale, Direction direction) {
-  return Fingerprint(fmt::format("{} {} {} {} {} {} {} {} {}", bool{shape.fewest_bytes},
-                                 int64_t{shape.field_height}, int64_t{shape.height},
-                                 int64_t{shape.width}, static_cast<int>(shape.layout),
-                                 int64_t{shape.spectrum_columns}, bool{shape.both_signs},
-                                 static_cast<int>(scale), static_cast<int>(direction)));
+// All that the ranks must have alike beside the pieces.
+std::string words_of(const FftShape& shape, const FftOptions& options, Direction direction,
+                     int64_t ndim) {
+  return fmt::format(
+      "{} of {} rows to {} x {}{}{}{}, {} columns", call_words(options, direction, ndim),
+      int64_t{shape.field_height}, int64_t{shape.height}, int64_t{shape.width},
+      shape.layout == Layout::kPaired ? ", paired" : "", shape.both_signs ? ", of both signs" : "",
+      shape.fewest_bytes ? ", with the fewest bytes" : "", int64_t{shape.spectrum_columns});
 }
 
 int64_t extent_or(const FftOptions& options, size_t index, int64_t otherwise) {
@@ -81,6 +82,15 @@ int64_t extent_or(const FftOptions& options, size_t index, int64_t otherwise) {
 }
 
 }  // namespace
+
+std::string call_words(const FftOptions& options, Direction direction, int64_t ndim) {
+  // From the end, whatever lies before the dims.
+  std::vector<int64_t> dims;
+  for (const int64_t dim : options.dim) dims.push_back(dim < 0 ? dim : dim - ndim);
+  return fmt::format("{} along dim [{}], norm \"{}\",",
+                     direction == Direction::kForward ? "a transform" : "an inverse transform",
+                     fmt::join(dims, ", "), options.norm);
+}
 
 std::string check_call(const at::Tensor& input, const FftOptions& options, Direction direction,
                        size_t dims) {
@@ -248,7 +258,7 @@ std::shared_ptr<const FftPlan> make_plan(const at::Tensor& input, const FftOptio
     }
   }
   if (!problem.empty()) refuse(problem, options.group, world);
-  const auto agreed = static_cast<int64_t>(digest(shape, arguments.scale, arguments.direction));
+  const std::string agreed = words_of(shape, options, arguments.direction, input.dim());
   return std::make_shared<FftPlan>(std::move(shape), options.group, agreed);
 }
 

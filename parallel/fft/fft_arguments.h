@@ -40,6 +40,9 @@ class Planes {
   std::vector<int64_t> shape_;
 };
 
+// The call in words, without its extents.
+std::string call_words(const FftOptions& options, Direction direction, int64_t ndim);
+
 // What is wrong with a call of a transform over `dims` dimensions, as far as this rank can tell,
 // modes and layout aside; empty: nothing.
 std::string check_call(const at::Tensor& input, const FftOptions& options, Direction direction,

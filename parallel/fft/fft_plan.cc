@@ -15,7 +15,7 @@
 
 namespace meshrun::fft {
 
-FftPlan::FftPlan(FftShape shape, const GroupArgument& group, IntArgument also_agreed)
+FftPlan::FftPlan(FftShape shape, const GroupArgument& group, const std::string& also_agreed)
     : shape_(std::move(shape)),
       rows_(shape_.layout, shape_.height, shape_.spectrum_rows, shape_.fewest_bytes),
       moved_columns_(std::min<int64_t>(total_extent(shape_.field_columns), shape_.width)),

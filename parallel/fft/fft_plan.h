@@ -72,9 +72,8 @@ struct FftCost {
 
 class FftPlan : public std::enable_shared_from_this<FftPlan> {
  public:
-  // `also_agreed`: compared between the ranks, in each call; cast an unsigned digest to
-  // int64_t.
-  FftPlan(FftShape shape, const GroupArgument& group, IntArgument also_agreed = 0);
+  // `also_agreed`: as TransposePlan takes it.
+  FftPlan(FftShape shape, const GroupArgument& group, const std::string& also_agreed = {});
 
   const FftShape& shape() const { return shape_; }
   const GroupArgument::Handle& group() const { return transpose_.group(); }

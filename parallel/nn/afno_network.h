@@ -27,6 +27,7 @@
 #include "parallel/nn/channel_group.h"
 #include "parallel/nn/distributed_afno_layers.h"
 #include "parallel/nn/sharded_module.h"
+#include "torch/csrc/distributed/c10d/ProcessGroup.hpp"  // destroyed with the module
 
 namespace meshrun::detail {
 

@@ -32,6 +32,7 @@
 #include "ATen/core/Tensor.h"
 #include "parallel/base/split.h"
 #include "parallel/manager/group_argument.h"
+#include "torch/csrc/distributed/c10d/ProcessGroup.hpp"  // a ParameterShard destroys its handle
 
 namespace torch::nn {
 class Module;

@@ -291,7 +291,10 @@ def wrong_calls(rank, size):
     refuse(lambda: transform(spectrum if last else x), "ComplexFloat")
     refuse(lambda: fft.DistributedIRFFT2.apply(spectrum, (3, 0 if last else 6), (0, 1), group=None), "s holds 0")
     refuse(lambda: ops.rfft2_adjoint(x if last else spectrum, [3, 4], [3, 4 * size], [0, 1]))
+    square = torch.ones(4, 4)
     if size > 1:
+        refuse(lambda: fft.DistributedRFFT2.apply(square, None, (1, 0) if last else (0, 1), group=None), "[-2, -1]", "[-1, -2]")
+        refuse(lambda: transform(x, "forward" if last else "ortho"), '"forward"', '"ortho"')
         refuse(lambda: autograd.all_gather_v(x.double() if last else x, [3] * size), "float32", "float64")
         refuse(lambda: autograd.all_gather_v(x.clone().requires_grad_(last), [3] * size), "gradient")
         refuse(lambda: mappings.reduce_from_parallel_region(torch.ones(3 + last)))

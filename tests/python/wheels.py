@@ -164,6 +164,28 @@ def libraries_bind_in_an_old_system(site):
     return f"{len(files)} programs and libraries bind with glibc 2.31; geoid trains"
 
 
+def trains_on_a_gpu(site, made):
+    """Installs the wheel for GPUs, and adds tensors of a GPU on NCCL; returns figures, or nothing where there is no GPU."""
+    listed = subprocess.run(["nvidia-smi", "--list-gpus"], capture_output=True, text=True) if shutil.which("nvidia-smi") else None
+    if listed is None or listed.returncode or not listed.stdout.strip():
+        return ""
+    environment = python_environment(site.directory / "with a gpu")
+    put_torch_into(environment)
+    install(environment, wheel(), made)
+    program = """import torch, torch.distributed as dist
+dist.init_process_group("cpu:meshrun,cuda:meshrun", init_method="tcp://127.0.0.1:29517", rank=0, world_size=1)
+x = torch.ones(3, device="cuda", requires_grad=True)
+from meshrun.distributed import all_gather_v
+all_gather_v(x, [3]).square().sum().backward()
+dist.all_reduce(x.grad)
+print("sum", x.grad.sum().item())
+dist.destroy_process_group()
+"""
+    code, out, err = site.run([environment / "bin/python", "-c", program], timeout=300)[:3]
+    check(code == 0 and "sum 6.0" in out, f"on the GPU: exit code {code}: {out[-600:]}{err[-600:]}")
+    return f"all_gather_v and its gradient on {listed.stdout.splitlines()[0]}"
+
+
 def python_with_headers(version):
     """For whose Python the extension can be built. Raises environments.Missing."""
     asked = subprocess.run([f"python{version}", "-c", "import pathlib, sysconfig; print(pathlib.Path(sysconfig.get_path('include'), "

@@ -184,16 +184,17 @@ CollectivePtr make_transpose(const at::Tensor& tensor, int64_t dim0, int64_t dim
   return collective;
 }
 
-void agree_on_transpose(CollectiveSpec& spec, uint64_t also) {
+void agree_on_transpose(CollectiveSpec& spec, const std::string& also) {
   const Cut& cut = spec.cut;
   const Cut& received = spec.received;
   Digest digest;
-  digest.add(cut.dim).add(received.dim).add(static_cast<int64_t>(also));
+  digest.add(cut.dim).add(received.dim).add(static_cast<int64_t>(digest_of(also)));
   digest.add(cut.sizes).add(received.sizes);
   spec.agreed = digest.value() | 1;  // 0: nothing to compare
-  spec.say([cut, received] {
-    return fmt::format(" (transpose of dim {} {} and dim {} {})", cut.dim, to_words(cut.sizes),
-                       received.dim, to_words(received.sizes));
+  spec.say([cut, received, also] {
+    return fmt::format(" ({}{}transpose of dim {} {} and dim {} {})", also,
+                       also.empty() ? "" : ", by ", cut.dim, to_words(cut.sizes), received.dim,
+                       to_words(received.sizes));
   });
 }
 

@@ -59,8 +59,9 @@ CollectivePtr make_transpose(const at::Tensor& tensor, int64_t dim0, int64_t dim
                              const std::optional<std::vector<int64_t>>& dim1_sizes,
                              const GroupArgument& group);
 
-// Makes the ranks compare the dims and sizes of a transpose, and `also`, in each of its calls.
-void agree_on_transpose(CollectiveSpec& spec, uint64_t also = 0);
+// Makes the ranks compare the dims and sizes of a transpose, and the words `also`, in each of its
+// calls; errors tell them.
+void agree_on_transpose(CollectiveSpec& spec, const std::string& also = {});
 // The ranks' extents along a dimension, told by all to all. Raises the problem of any rank.
 // `tensor`, which may be undefined, says on which device.
 Extents tell_extents(const at::Tensor& tensor, const Collective& collective, int64_t extent);

@@ -9,13 +9,13 @@ namespace meshrun {
 namespace {
 
 CollectiveSpec spec_of(int64_t dim0, const std::vector<int64_t>& dim0_sizes, int64_t dim1,
-                       const std::vector<int64_t>& dim1_sizes, int64_t also_agreed) {
+                       const std::vector<int64_t>& dim1_sizes, const std::string& also_agreed) {
   TORCH_CHECK_VALUE(dim0 >= 0 && dim1 >= 0 && dim0 != dim1, "TransposePlan: dims ", dim0, " and ",
                     dim1, " should be two, counted from the front");
   CollectiveSpec spec =
       CollectiveSpec::all_to_all_v({dim0, {dim0_sizes.begin(), dim0_sizes.end()}},
                                    {dim1, {dim1_sizes.begin(), dim1_sizes.end()}});
-  agree_on_transpose(spec, static_cast<uint64_t>(also_agreed));
+  agree_on_transpose(spec, also_agreed);
   return spec;
 }
 
@@ -23,7 +23,7 @@ CollectiveSpec spec_of(int64_t dim0, const std::vector<int64_t>& dim0_sizes, int
 
 TransposePlan::TransposePlan(IntArgument dim0, const std::vector<int64_t>& dim0_sizes,
                              IntArgument dim1, const std::vector<int64_t>& dim1_sizes,
-                             const GroupArgument& group, IntArgument also_agreed)
+                             const GroupArgument& group, const std::string& also_agreed)
     : plan_(spec_of(dim0, dim0_sizes, dim1, dim1_sizes, also_agreed), group) {}
 
 at::Tensor TransposePlan::to_dim0(const at::Tensor& tensor) const {

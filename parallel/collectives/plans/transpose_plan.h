@@ -32,11 +32,11 @@ namespace meshrun {
 
 class TransposePlan {
  public:
-  // Dims count from the front. `also_agreed`: compared between the ranks with all the rest;
-  // cast an unsigned digest to int64_t.
+  // Dims count from the front. `also_agreed`: words that the ranks compare with all the rest, and
+  // that errors tell: what the transpose is for.
   TransposePlan(IntArgument dim0, const std::vector<int64_t>& dim0_sizes, IntArgument dim1,
                 const std::vector<int64_t>& dim1_sizes, const GroupArgument& group = {},
-                IntArgument also_agreed = 0);
+                const std::string& also_agreed = {});
 
   at::Tensor to_dim0(const at::Tensor& tensor) const;
   at::Tensor to_dim1(const at::Tensor& tensor) const;

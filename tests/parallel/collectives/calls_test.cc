@@ -199,7 +199,6 @@ TEST(CallsTest, WindowsTakeEachForItself) {
 TEST(CallsTest, PlansTakeIntegersForIntegers) {
   EXPECT_TAKES_INTEGERS_ONLY(TransposePlan(value, extents, 1, extents));
   EXPECT_TAKES_INTEGERS_ONLY(TransposePlan(0, extents, value, extents));
-  EXPECT_TAKES_INTEGERS_ONLY(TransposePlan(0, extents, 1, extents, group, value));
   EXPECT_TAKES_INTEGERS_ONLY(transpose_plan.bytes_sent(value));
   EXPECT_TAKES_INTEGERS_ONLY(gather_extents(value, name, group, x));
 }

@@ -66,7 +66,6 @@ TEST(FftCallsTest, PlansTakeEachForItself) {
   EXPECT_TAKES_INTEGERS_ONLY(FftShape{.spectrum_columns = value});
   EXPECT_TAKES_BOOL_ONLY(FftShape{.both_signs = value});
   EXPECT_TAKES_BOOL_ONLY(FftShape{.fewest_bytes = value});
-  EXPECT_TAKES_INTEGERS_ONLY(fft::FftPlan(shape, transform_group, value));
   EXPECT_TAKES_INTEGERS_ONLY(plan.cost(value, 4, Direction::kForward));
   EXPECT_TAKES_INTEGERS_ONLY(plan.cost(1, value, Direction::kForward));
   EXPECT_TAKES_INTEGERS_ONLY(plan.describe(value, 4, Direction::kInverse));

@@ -567,6 +567,25 @@ const bool kWrong = register_rank_function("fft_wrong", [] {
   expect([&] { distributed_rfft2(x, {.group = group, .input_sizes = wrong}); }, "input_sizes");
   expect([&] { distributed_rfft2(x, {.group = group, .output_sizes = wrong}); }, "output_sizes");
   expect([&] { distributed_rfft2(x, {.s = {odd ? 4 : 5, 4}, .group = group}); }, "disagree");
+  // Pieces with equal extents.
+  const Tensor square = at::ones({4, 4}), cube = at::ones({4, 4, 4});
+  expect(
+      [&] {
+        distributed_rfft2(square, {.dim = {odd ? 1 : 0, odd ? 0 : 1}, .group = group});
+      },
+      "dim [-1, -2]");
+  expect([&] { distributed_rfft2(square, {.norm = odd ? "forward" : "ortho", .group = group}); },
+         "norm \"forward\"");
+  expect(
+      [&] {
+        distributed_rfftn(cube, {.dim = {odd ? 2 : 0, 1, odd ? 0 : 2}, .group = group});
+      },
+      "dim [-1, -2, -3]");
+  expect(
+      [&] {
+        distributed_rfftn(cube, {.dim = {0, 1, 2}, .group = group, .modes = {1, odd ? 1 : 2, 1}});
+      },
+      "modes [1, 1, 1]");
   // Nothing is left of all that.
   EXPECT_EQ(distributed_rfft2(x, {.group = group}).size(-1), world.size + 1);
 });
