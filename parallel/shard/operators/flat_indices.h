@@ -3,6 +3,7 @@
 
 #include <vector>
 
+#include "ATen/TensorOperators.h"
 #include "ATen/core/Tensor.h"
 #include "ATen/ops/div.h"
 
