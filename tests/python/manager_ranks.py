@@ -60,6 +60,7 @@ def place(rank, size):
     assert manager.group() is None and manager.group_name() is None
     assert (manager.group_size(), manager.group_rank()) == (size, rank)
     assert manager.group("world") is dist.group.WORLD and manager.group_name(dist.group.WORLD) == "world"
+    assert not getattr(dist.distributed_c10d._world, "pg_flight_recorder_hooks", {}), "torch records each call a second time"
     assert manager.broadcast_buffers is False and manager.find_unused_parameters is False
     manager.broadcast_buffers = True
     with warnings.catch_warnings(record=True) as caught:
