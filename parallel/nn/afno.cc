@@ -1,7 +1,5 @@
 #include "parallel/nn/afno.h"
 
-#include "torch/csrc/distributed/c10d/ProcessGroup.hpp"
-
 namespace meshrun {
 namespace {
 

@@ -103,7 +103,7 @@ class SyncBatchNormFunction : public torch::autograd::Function<SyncBatchNormFunc
     const Tensor weight = call.has_weight ? given_weight : Tensor();
     const Tensor bias = call.has_bias ? given_bias : Tensor();
     const Group& group = call.group;
-    ctx->saved_data.emplace("number", number_of_node(*group, input).packed());
+    save_number(ctx, number_of_node(*group, input));
     const Tensor x = widened(input);
     const Statistics statistics = statistics_of(x, group);
     TORCH_CHECK_VALUE(!input.is_cpu() || statistics.count.item<double>() != 1,
@@ -128,7 +128,7 @@ class SyncBatchNormFunction : public torch::autograd::Function<SyncBatchNormFunc
     const Group group = c10::static_intrusive_pointer_cast<c10d::ProcessGroup>(
         ctx->saved_data.at("group").toCapsule());
     const double eps = ctx->saved_data.at("eps").toDouble();
-    const NodeNumber::Scope scope(NodeNumber(ctx->saved_data.at("number").toInt()));
+    const NodeNumber::Scope scope(saved_number(ctx));
     variable_list result(4);
     if (c10::GradMode::is_enabled()) {
       differentiable_backward(saved, grads[0], eps, group, result);

@@ -63,6 +63,15 @@ inline c10::intrusive_ptr<KeptCollective> saved_collective(AutogradContext* ctx)
       ctx->saved_data.at("collective").toCapsule());
 }
 
+// The number of a node that keeps no KeptCollective; empty if it has saved none.
+inline void save_number(AutogradContext* ctx, const NodeNumber& number) {
+  ctx->saved_data.emplace("number", number.packed());
+}
+inline NodeNumber saved_number(AutogradContext* ctx) {
+  const auto found = ctx->saved_data.find("number");
+  return found == ctx->saved_data.end() ? NodeNumber() : NodeNumber(found->second.toInt());
+}
+
 // One gradient, of the first argument. As many as any forward() has arguments: LibTorch drops those
 // undefined beyond.
 inline variable_list only_first(at::Tensor gradient) {

@@ -96,7 +96,7 @@ at::Tensor travel(const RangeExchangeState& state, const at::Tensor& tensor, Pas
 RangeExchange save(AutogradContext* ctx, const StatePtr& state, const at::Tensor& tensor) {
   // What no rank's backward sends has no number: some ranks make no node for it.
   if (state->calls && tensor.requires_grad())
-    ctx->saved_data.emplace("number", number_of_node(*state->collective->group, tensor).packed());
+    save_number(ctx, number_of_node(*state->collective->group, tensor));
   ctx->saved_data.emplace("state", at::IValue::make_capsule(state));
   return RangeExchange(state);
 }
@@ -104,11 +104,6 @@ RangeExchange save(AutogradContext* ctx, const StatePtr& state, const at::Tensor
 StatePtr saved(AutogradContext* ctx) {
   return c10::static_intrusive_pointer_cast<RangeExchangeState>(
       ctx->saved_data.at("state").toCapsule());
-}
-
-NodeNumber saved_number(AutogradContext* ctx) {
-  const auto found = ctx->saved_data.find("number");
-  return found == ctx->saved_data.end() ? NodeNumber() : NodeNumber(found->second.toInt());
 }
 
 struct GatherRange : torch::autograd::Function<GatherRange> {

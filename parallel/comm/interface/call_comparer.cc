@@ -32,7 +32,7 @@ NodeNumber number_of_node(c10d::ProcessGroup& group, c10::DeviceType device) {
   try {
     comparer = ComparingBackend(group.getBackend(device));
   } catch (const c10::Error&) {
-    return {};  // the call itself will say that there is no backend for the device
+    return {};  // the call raises that
   }
   if (!comparer) comparer = comparer_of(group);
   return comparer ? comparer->next_node_number() : NodeNumber();

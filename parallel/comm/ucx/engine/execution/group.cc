@@ -47,7 +47,7 @@ std::shared_ptr<Operation> Group::submit(Spec&& spec) {
   const bool is_forked = impl.is_forked();
   if (!is_forked) {
     if (auto operation = impl.submit(id_, std::move(spec))) {
-      if (std::is_same_v<Spec, OperationSpec>) last_submitted_ = operation->sequence();
+      if constexpr (std::is_same_v<Spec, OperationSpec>) last_submitted_ = operation->sequence();
       return operation;
     }
   }
