@@ -145,7 +145,11 @@ TEST_F(DaemonFaultsTest, WhatIsForgottenAndEndsBetweenHelloAndWelcomeIsTold) {
   // The node was part of generation 2 when it was lost, and has not heard of it.
   coordinator_->Send(Forgetting(), kJob, 2);
   coordinator_->Send(Forgetting(), kJob, 1);
-  const auto ended = coordinator_->AwaitKind(Request::kGenerationEnded);
+  auto ended = coordinator_->AwaitKind(Request::kGenerationEnded);
+  // The end of generation 1 is told where the daemon hears of it after the Welcome.
+  if (ended && ended->fence().generation() == 1) {
+    ended = coordinator_->AwaitKind(Request::kGenerationEnded);
+  }
   ASSERT_TRUE(ended);
   EXPECT_EQ(ended->fence().job_id(), kJob);
   EXPECT_EQ(ended->fence().generation(), 2u);

@@ -1,6 +1,6 @@
 #include "parallel/comm/store/connect_tcp_store.h"
 
-#include "parallel/comm/store/no_names.h"
+#include "parallel/base/no_names.h"
 
 namespace meshrun {
 namespace {

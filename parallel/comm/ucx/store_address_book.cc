@@ -10,6 +10,7 @@
 
 #include "core/mutex.h"
 #include "fmt/format.h"
+#include "parallel/base/no_names.h"
 #include "parallel/comm/interface/stoppable_store.h"
 #include "torch/csrc/distributed/c10d/PrefixStore.hpp"
 
@@ -48,11 +49,17 @@ c10d::Store* without_prefix(const c10::intrusive_ptr<c10d::Store>& store) {
   return prefixed == nullptr ? store.get() : prefixed->getUnderlyingNonPrefixStore().get();
 }
 
+// torch's own store would look up a name for its log: 5 s where the name server does not answer.
+c10::intrusive_ptr<c10d::Store> clone_of(c10d::Store& store) {
+  const NoNames no_names;
+  return store.clone();
+}
+
 // One thread's way to the store. A clone may be the store itself, whose timeout is others' too.
 class Reader {
  public:
   explicit Reader(const c10::intrusive_ptr<c10d::Store>& store)
-      : store_(store->clone()),
+      : store_(clone_of(*store)),
         is_own_(without_prefix(store_) != without_prefix(store)),
         stoppable_(is_own_ ? dynamic_cast<StoppableStore*>(without_prefix(store_)) : nullptr) {}
 

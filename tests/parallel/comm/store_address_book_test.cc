@@ -1,7 +1,9 @@
 // The address book of the ucx engine over a c10d store, and over the agent's.
 #include "parallel/comm/ucx/store_address_book.h"
 
+#include <arpa/inet.h>
 #include <gtest/gtest.h>
+#include <resolv.h>
 
 #include <atomic>
 #include <chrono>
@@ -21,6 +23,30 @@ namespace meshrun {
 namespace {
 
 using std::chrono::milliseconds;
+
+// Says whether a look-up of a name, as torch's TCPStore does one where it connects, would leave the
+// host.
+class NamingStore : public c10d::HashStore {
+ public:
+  explicit NamingStore(std::atomic<int>& asked) : asked_(asked) {}
+  c10::intrusive_ptr<c10d::Store> clone() override {
+    if (_res.nsaddr_list[0].sin_addr.s_addr != htonl(INADDR_LOOPBACK)) ++asked_;
+    return HashStore::clone();
+  }
+
+ private:
+  std::atomic<int>& asked_;
+};
+
+TEST(StoreAddressBookTest, AsksNoNameServer) {
+  std::atomic<int> asked = 0;
+  StoreAddressBook book(c10::make_intrusive<NamingStore>(asked), std::chrono::seconds(60));
+  EXPECT_EQ(book.publish(1, ucx::AddressRecord()), std::nullopt);
+  std::promise<void> found;
+  book.look_up({1}, [&](int, auto, const std::string&) { found.set_value(); });
+  found.get_future().get();
+  EXPECT_EQ(asked, 0);
+}
 
 TEST(StoreAddressBookTest, FindsARecordThatIsPublishedLaterAndSaysWhichIsMissing) {
   const auto store = c10::make_intrusive<c10d::HashStore>();

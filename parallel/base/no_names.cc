@@ -1,4 +1,4 @@
-#include "parallel/comm/store/no_names.h"
+#include "parallel/base/no_names.h"
 
 #include <sys/socket.h>
 
