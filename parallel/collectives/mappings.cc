@@ -15,8 +15,8 @@ namespace {
 
 using at::Tensor;
 
-// CopyTo and ScatterTo do not communicate, so that nothing compares their inputs: a node is made,
-// and takes a number, where a gradient is wanted.
+// CopyTo and ScatterTo do not communicate, so that nothing compares their inputs: a node is made
+// where a gradient is wanted, and a number taken on all ranks.
 struct CopyTo : torch::autograd::Function<CopyTo> {
   static Tensor forward(AutogradContext* ctx, const Tensor& input,
                         const CollectivePtr& collective) {
@@ -27,7 +27,9 @@ struct CopyTo : torch::autograd::Function<CopyTo> {
 };
 
 Tensor copy_to(const Tensor& input, const CollectivePtr& collective) {
-  return wants_gradient(input) ? CopyTo::apply(input, collective) : input.view_as(input);
+  if (wants_gradient(input)) return CopyTo::apply(input, collective);
+  count_without_node(*collective->group, input);
+  return input.view_as(input);
 }
 
 struct ReduceFrom : torch::autograd::Function<ReduceFrom> {
@@ -77,8 +79,9 @@ struct ScatterTo : torch::autograd::Function<ScatterTo> {
 };
 
 Tensor scatter_to(const Tensor& input, const CollectivePtr& collective) {
-  return wants_gradient(input) ? ScatterTo::apply(input, collective)
-                               : own_piece(input, *collective);
+  if (wants_gradient(input)) return ScatterTo::apply(input, collective);
+  count_without_node(*collective->group, input);
+  return own_piece(input, *collective);
 }
 
 variable_list GatherFrom::backward(AutogradContext* ctx, const variable_list& gradients) {

@@ -27,7 +27,8 @@
 // Errors: c10::ValueError on every rank if options do not fit the module, if a module has nothing
 // to train, or if the ranks differ in options, or in number, name, shape or dtype of parameters or
 // buffers (with both sides' values), or if several ranks of the group hold pieces of a parameter;
-// c10::DistError if a peer is lost.
+// SharedModuleError from a forward call within no_sync() or with gradient_as_bucket_view, if
+// parameters are marked as shared (shared_module.h); c10::DistError if a peer is lost.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -62,7 +63,7 @@ class DistributedDataParallelImpl : public torch::nn::Module {
     auto output = module_->forward(synchronizer_.place(std::forward<Args>(args))...);
     std::vector<at::Tensor*> tensors;
     detail::collect_tensors(output, tensors);
-    synchronizer_.after_forward(tensors);
+    synchronizer_.after_forward(*module_, tensors);
     return output;
   }
 

@@ -22,9 +22,11 @@
 #include "parallel/comm/interface/carried.h"
 #include "parallel/manager/distributed_manager.h"
 #include "parallel/nn/bfloat16_gradients.h"
+#include "parallel/nn/group_gradients.h"
 #include "parallel/nn/module_agreement.h"
 #include "parallel/nn/shard_conflict.h"
 #include "parallel/nn/sharded_parameters.h"
+#include "parallel/nn/shared_module_error.h"
 #include "parallel/nn/step_trace.h"
 
 namespace meshrun::detail {
@@ -291,7 +293,28 @@ void GradientSynchronizer::before_forward(const torch::nn::Module& module) {
   }
 }
 
-void GradientSynchronizer::after_forward(const std::vector<Tensor*>& outputs) {
+void GradientSynchronizer::check_marks(const torch::nn::Module& module) const {
+  const char* why = nullptr;
+  if (!synchronise_backward_) {
+    why =
+        "within no_sync() they would never be averaged. Call backward() without it: gradients "
+        "accumulate, and each pass is averaged and summed";
+  } else if (options_.gradient_as_bucket_view) {
+    why = "with gradient_as_bucket_view there is no memory for those of earlier passes";
+  }
+  if (why == nullptr) return;
+  for (const auto& item : module.named_parameters()) {
+    if (mark_of(item.value()) == nullptr) continue;
+    throw SharedModuleError(
+        c10::str("DistributedDataParallel: gradients of \"", item.key(),
+                 "\" are summed over a group (mark_module_as_shared, FNO), and ", why));
+  }
+}
+
+void GradientSynchronizer::after_forward(const torch::nn::Module& module,
+                                         const std::vector<Tensor*>& outputs) {
+  // Not before the forward pass, in which some modules mark themselves.
+  if (at::GradMode::is_enabled()) check_marks(module);
   synchronise_buffers_ = at::GradMode::is_enabled() && synchronise_backward_;
   const bool find_unused = options_.find_unused_parameters && !options_.static_graph;
   if (synchronise_buffers_) {

@@ -68,7 +68,7 @@ class GradientSynchronizer {
 
   void before_forward(const torch::nn::Module& module);
   // `outputs` are all tensors of the result; may replace them by equal ones.
-  void after_forward(const std::vector<at::Tensor*>& outputs);
+  void after_forward(const torch::nn::Module& module, const std::vector<at::Tensor*>& outputs);
 
   // Returns tensors on the module's device, all else unchanged.
   template <typename T>
@@ -87,6 +87,8 @@ class GradientSynchronizer {
  private:
   void build_reducer(const torch::nn::Module& module);
   void broadcast_from_rank_0(const std::vector<at::Tensor>& tensors);
+  // SharedModuleError where gradients of a marked module would not be averaged.
+  void check_marks(const torch::nn::Module& module) const;
 
   DistributedDataParallelOptions options_;
   c10::Device device_ = c10::kCPU;

@@ -28,8 +28,9 @@
 // nothing is summed. If a backward pass throws, the shared gradients are as they were before it.
 //
 // Inside a DistributedDataParallel over other groups a shared gradient is the average of the sums.
-// This does not work with gradient_as_bucket_view, which leaves no memory to set gradients aside,
-// or with no_sync(), after which the sums would not be averaged.
+// Each of its ranks uses the module, also with find_unused_parameters. SharedModuleError with
+// gradient_as_bucket_view, which leaves no memory to set gradients aside, and within no_sync(),
+// after which the sums would not be averaged.
 //
 // The first backward pass compares the ranks' values of the parameters, by one small all-reduce:
 // ranks that were seeded differently would train different models.

@@ -190,8 +190,8 @@ Tensor indexed_all_to_all_v_autograd(const Tensor& tensor, TensorList indices, S
                                      bool use_fp32, int64_t dim, string_view group, bool traced) {
   return linear(
       tensor, group,
-      [&](bool has_node) {
-        return indexed_operator().call(tensor, indices, sizes, use_fp32, dim, group,
+      [&](bool has_node, string_view in) {
+        return indexed_operator().call(tensor, indices, sizes, use_fp32, dim, in,
                                        traced || has_node);
       },
       [&](const Tensor&) -> Adjoint {
@@ -209,8 +209,8 @@ Tensor indexed_all_to_all_v_reverse_autograd(const Tensor& tensor, TensorList in
                                              int64_t dim, string_view group, bool traced) {
   return linear(
       tensor, group,
-      [&](bool has_node) {
-        return indexed_reverse_operator().call(tensor, indices, sizes, extent, use_fp32, dim, group,
+      [&](bool has_node, string_view in) {
+        return indexed_reverse_operator().call(tensor, indices, sizes, extent, use_fp32, dim, in,
                                                traced || has_node);
       },
       [&](const Tensor&) -> Adjoint {
@@ -241,8 +241,8 @@ Tensor distributed_transpose_autograd(const Tensor& tensor, int64_t dim0, int64_
   const SymSizes sizes = dim1_sizes_told(tensor, dim0, dim1, dim1_sizes, group);
   return linear(
       tensor, group,
-      [&](bool has_node) {
-        return transpose_operator().call(tensor, dim0, dim1, view_of(sizes), group,
+      [&](bool has_node, string_view in) {
+        return transpose_operator().call(tensor, dim0, dim1, view_of(sizes), in,
                                          traced || has_node);
       },
       [&](const Tensor&) -> Adjoint {
@@ -260,8 +260,8 @@ Tensor distributed_transpose_adjoint_autograd(const Tensor& tensor, int64_t dim0
                                               string_view group, bool traced) {
   return linear(
       tensor, group,
-      [&](bool has_node) {
-        return transpose_adjoint_operator().call(tensor, dim0, dim1, dim1_sizes, dim0_extent, group,
+      [&](bool has_node, string_view in) {
+        return transpose_adjoint_operator().call(tensor, dim0, dim1, dim1_sizes, dim0_extent, in,
                                                  traced || has_node);
       },
       [&](const Tensor&) -> Adjoint {

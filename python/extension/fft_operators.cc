@@ -270,9 +270,9 @@ Tensor transform_autograd(const Tensor& input, OptionalSymIntArrayRef s, IntArra
   const SymSizes told = input_sizes_told<kDirection>(input, s, dim, norm, input_sizes, group);
   return linear(
       input, group,
-      [&](bool) {
+      [&](bool, string_view in) {
         return transform_operator(kDirection)
-            .call(input, s, dim, norm, view_of(told), output_sizes, group);
+            .call(input, s, dim, norm, view_of(told), output_sizes, in);
       },
       [&](const Tensor&) -> Adjoint {
         std::vector<SymInt> extents = {input.sym_size(dim[0]), input.sym_size(dim[1])};
@@ -292,9 +292,9 @@ Tensor adjoint_autograd(const Tensor& cotangent, SymIntArrayRef extents, Optiona
                         OptionalSymIntArrayRef output_sizes, string_view group) {
   return linear(
       cotangent, group,
-      [&](bool) {
+      [&](bool, string_view in) {
         return adjoint_operator(kDirection)
-            .call(cotangent, extents, s, dim, norm, input_sizes, output_sizes, group);
+            .call(cotangent, extents, s, dim, norm, input_sizes, output_sizes, in);
       },
       [&](const Tensor&) -> Adjoint {
         return

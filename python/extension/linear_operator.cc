@@ -1,5 +1,7 @@
 #include "python/extension/linear_operator.h"
 
+#include <optional>
+#include <string>
 #include <utility>
 
 #include "ATen/core/LegacyTypeDispatch.h"
@@ -22,13 +24,12 @@ struct KeptAdjoint : torch::CustomClassHolder {
 
 struct LinearNode : torch::autograd::Function<LinearNode> {
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& tensor, std::string_view group,
-                            c10::function_ref<at::Tensor(bool)> forward,
-                            c10::function_ref<Adjoint(const at::Tensor&)> adjoint,
+                            Forward forward, c10::function_ref<Adjoint(const at::Tensor&)> adjoint,
                             const std::vector<at::Tensor>& saved) {
     const at::AutoDispatchBelowADInplaceOrView below;
     NodeNumber number;
     if (!is_traced(tensor)) number = number_of_node(*group_named(group), tensor);
-    at::Tensor result = forward(true);
+    at::Tensor result = forward(true, group);
     ctx->saved_data.emplace("adjoint", at::IValue::make_capsule(c10::make_intrusive<KeptAdjoint>(
                                            adjoint(result), number)));
     if (!saved.empty()) ctx->save_for_backward(saved);
@@ -46,8 +47,7 @@ struct LinearNode : torch::autograd::Function<LinearNode> {
 
 }  // namespace
 
-at::Tensor linear(const at::Tensor& tensor, std::string_view group,
-                  c10::function_ref<at::Tensor(bool)> forward,
+at::Tensor linear(const at::Tensor& tensor, std::string_view group, Forward forward,
                   c10::function_ref<Adjoint(const at::Tensor&)> adjoint,
                   const std::vector<at::Tensor>& saved) {
   // The result of forward() would have no tangent, which counts as zero.
@@ -55,9 +55,17 @@ at::Tensor linear(const at::Tensor& tensor, std::string_view group,
       !tensor._fw_grad(/*level=*/0).defined(),
       "meshrun's collectives have no forward-mode derivatives (torch.func.jvp, dual numbers): take "
       "them in reverse mode, by torch.autograd.grad");
+  std::string marked;
+  std::optional<NodeNumber::Scope> untold;
+  if (is_traced(tensor)) {
+    marked = in_trace(group);
+    group = marked;
+  } else if (is_in_trace(group)) {
+    untold.emplace(NodeNumber::untold());
+  }
   if (wants_gradient(tensor)) return LinearNode::apply(tensor, group, forward, adjoint, saved);
   const at::AutoDispatchBelowADInplaceOrView below;
-  return forward(false);
+  return forward(false, group);
 }
 
 }  // namespace meshrun::python

@@ -17,12 +17,13 @@ namespace meshrun::python {
 using Adjoint =
     std::function<at::Tensor(const at::Tensor& cotangent, const std::vector<at::Tensor>& saved)>;
 
+// Calls the operator, below autograd, in that group. `differentiable`: this rank makes a node.
+using Forward = c10::function_ref<at::Tensor(bool differentiable, std::string_view group)>;
+
 // Body of an Autograd kernel. `group`: in which the backward's calls travel; they are compared with
-// the node that they are of (NodeNumber), except in traced graphs. `forward` calls the operator,
-// below autograd, and gets whether this rank makes a node. `adjoint` is asked for where it does,
-// with the result.
-at::Tensor linear(const at::Tensor& tensor, std::string_view group,
-                  c10::function_ref<at::Tensor(bool differentiable)> forward,
+// the node that they are of (NodeNumber), except in traced graphs. `adjoint` is asked for where
+// this rank makes a node, with the result.
+at::Tensor linear(const at::Tensor& tensor, std::string_view group, Forward forward,
                   c10::function_ref<Adjoint(const at::Tensor& result)> adjoint,
                   const std::vector<at::Tensor>& saved = {});
 

@@ -44,7 +44,8 @@ Tensor copy_to(const Tensor& input, string_view group);
 
 Tensor reduce_from_autograd(const Tensor& input, string_view group, bool use_fp32) {
   return linear(
-      input, group, [&](bool) { return reduce_from_operator().call(input, group, use_fp32); },
+      input, group,
+      [&](bool, string_view in) { return reduce_from_operator().call(input, in, use_fp32); },
       [&](const Tensor&) -> Adjoint {
         return [group = std::string(group)](const Tensor& cotangent, Saved) {
           return copy_to(cotangent, group);
@@ -52,12 +53,21 @@ Tensor reduce_from_autograd(const Tensor& input, string_view group, bool use_fp3
       });
 }
 
+// Nothing compares the inputs of copy_to and scatter_to.
+void count(const Tensor& input, string_view group) {
+  if (!is_traced(input) && !wants_gradient(input)) count_without_node(*group_named(group), input);
+}
+
 Tensor copy_to(const Tensor& input, string_view group) {
-  if (!wants_gradient(input)) return input.view_as(input);
+  if (!wants_gradient(input)) {
+    count(input, group);
+    return input.view_as(input);
+  }
   return linear(
       input, group,
-      // Autograd makes a view of an input that is returned.
-      [&](bool) { return input; },
+      // Autograd makes a view of an input that is returned. torch.compile would make one without
+      // this node.
+      [&](bool, string_view) { return is_traced(input) ? input.clone() : input; },
       [&](const Tensor&) -> Adjoint {
         return [group = std::string(group)](const Tensor& cotangent, Saved) {
           return reduce_from_operator().call(cotangent, group, true);
@@ -72,7 +82,7 @@ Tensor own_piece(const Tensor& input, const std::vector<c10::SymInt>& sizes, int
                  string_view group) {
   return linear(
       input, group,
-      [&](bool) {
+      [&](bool, string_view) {
         const auto rank = static_cast<size_t>(group_named(group)->getRank());
         c10::SymInt begin = 0;
         for (size_t r = 0; r < rank; ++r) begin = begin + sizes[r];
@@ -88,7 +98,9 @@ Tensor own_piece(const Tensor& input, const std::vector<c10::SymInt>& sizes, int
 Tensor gathered(const Tensor& input, OptionalSymIntArrayRef sizes, int64_t dim, string_view group) {
   return linear(
       input, group,
-      [&](bool) { return all_gather_v_operator().call(input, sizes, dim, true, group, false); },
+      [&](bool, string_view in) {
+        return all_gather_v_operator().call(input, sizes, dim, true, in, false);
+      },
       [&](const Tensor&) -> Adjoint {
         const int world = group_named(group)->getSize();
         SymPieces pieces = sym_pieces(input, sizes, dim, world);
@@ -108,6 +120,7 @@ Tensor scatter_to(const Tensor& input, int64_t dim, string_view group) {
   for (int r = 0; r < world; ++r) {
     pieces.push_back(sym_split(input.sym_size(along), world, r).size);
   }
+  count(input, group);
   return own_piece(input, pieces, along, group);
 }
 

@@ -13,6 +13,8 @@
 namespace meshrun::python {
 namespace {
 
+constexpr std::string_view kInTrace = " (traced)";
+
 std::string name_of_default_group() {
   const pybind11::gil_scoped_acquire lock;
   return pybind11::module_::import("meshrun.distributed._groups")
@@ -27,7 +29,14 @@ bool are_shapes(size_t count, int64_t ndim, int world) {
 
 }  // namespace
 
+std::string in_trace(std::string_view group) {
+  return std::string(group).append(is_in_trace(group) ? "" : kInTrace);
+}
+
+bool is_in_trace(std::string_view group) { return group.ends_with(kInTrace); }
+
 GroupHandle group_named(std::string_view name) {
+  if (is_in_trace(name)) name.remove_suffix(kInTrace.size());
   const std::string known = name.empty() ? name_of_default_group() : std::string(name);
   try {
     return c10d::resolve_process_group(known);
@@ -36,6 +45,13 @@ GroupHandle group_named(std::string_view name) {
                 "\": it has ended, with DistributedManager.cleanup() or destroy_process_group(), "
                 "or was never made");
   }
+}
+
+void forget_traced_programs() {
+  const pybind11::gil_scoped_acquire lock;
+  const pybind11::object dynamo =
+      pybind11::module_::import("sys").attr("modules").attr("get")("torch._dynamo");
+  if (!dynamo.is_none()) dynamo.attr("reset")();
 }
 
 SymSizes kept(at::OptionalSymIntArrayRef sizes) {

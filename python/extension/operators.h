@@ -19,6 +19,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -35,6 +36,10 @@ using GroupHandle = c10::intrusive_ptr<c10d::ProcessGroup>;
 
 // Raises RuntimeError where this process has no group of that name.
 GroupHandle group_named(std::string_view name);
+
+// Makes torch.compile trace its programs again: they have ranks and sizes of groups inside, and a
+// group of the same name has other members now.
+void forget_traced_programs();
 
 // What traced operators keep of `sizes`.
 using SymSizes = std::optional<std::vector<c10::SymInt>>;
@@ -65,6 +70,11 @@ at::Tensor meta_with_extent(const at::Tensor& tensor, int64_t dim, const c10::Sy
 
 // Whether a call with this tensor is traced only. Such a call must not ask a peer.
 bool is_traced(const at::Tensor& tensor);
+
+// A group's name as traced graphs have it: its mark says, when the graph runs, that nobody knows
+// which call of a backward pass that is (NodeNumber::untold). group_named() takes both.
+std::string in_trace(std::string_view group);
+bool is_in_trace(std::string_view group);
 
 template <typename Function>
 c10::TypedOperatorHandle<Function> find_operator(const char* name) {

@@ -143,8 +143,8 @@ Tensor symmetric_autograd(const c10::TypedOperatorHandle<SymmetricOperator>& for
                           int64_t dim, bool use_fp32, string_view group, bool traced) {
   return linear(
       tensor, group,
-      [&](bool has_node) {
-        return forward.call(tensor, sizes, dim, use_fp32, group, traced || has_node);
+      [&](bool has_node, string_view in) {
+        return forward.call(tensor, sizes, dim, use_fp32, in, traced || has_node);
       },
       [&](const Tensor&) -> Adjoint {
         return [&adjoint, backward, sizes = kept(sizes), dim, use_fp32, group = std::string(group)](
@@ -173,8 +173,8 @@ Tensor gather_v_autograd(const Tensor& tensor, OptionalSymIntArrayRef sizes, int
                          int64_t dst, string_view group, bool traced) {
   return linear(
       tensor, group,
-      [&](bool has_node) {
-        return gather_v_operator().call(tensor, sizes, dim, dst, group, traced || has_node);
+      [&](bool has_node, string_view in) {
+        return gather_v_operator().call(tensor, sizes, dim, dst, in, traced || has_node);
       },
       [&](const Tensor&) -> Adjoint {
         const int world = group_named(group)->getSize();
@@ -191,8 +191,8 @@ Tensor scatter_v_autograd(const Tensor& tensor, OptionalSymIntArrayRef sizes, in
                           int64_t src, string_view group, bool traced) {
   return linear(
       tensor, group,
-      [&](bool has_node) {
-        return scatter_v_operator().call(tensor, sizes, dim, src, group, traced || has_node);
+      [&](bool has_node, string_view in) {
+        return scatter_v_operator().call(tensor, sizes, dim, src, in, traced || has_node);
       },
       [&](const Tensor& piece) -> Adjoint {
         const GroupHandle handle = group_named(group);

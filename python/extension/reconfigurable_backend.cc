@@ -7,6 +7,7 @@
 #include "fmt/format.h"
 #include "parallel/base/collective_errors.h"
 #include "parallel/base/errors.h"
+#include "python/extension/operators.h"
 
 namespace meshrun::python {
 namespace {
@@ -99,6 +100,7 @@ ReconfigurableBackend::WorkPtr ReconfigurableBackend::reconfigure(
   world.reset();
   world = world_of(call, members.uuid);
   set_place(call.rank, call.size);
+  forget_traced_programs();
   const MutexLock lock(mu_);
   world_ = std::move(world);
   return completed();

@@ -16,8 +16,9 @@ calling rank alone for an argument of send() and recv(), and on a rank that is n
 alone, where `comm` is not a communicator; torch.distributed's DistBackendError where a rank is lost or the communicator
 was aborted.
 
-The collectives are operators, torch.ops.meshrun.bagua_allreduce and so on, which write into their arguments: a compiled
-program keeps them. They take the key of a handle, and "" for None.
+The collectives are operators, torch.ops.meshrun.bagua_allreduce and so on, which write into their arguments. They take the
+key of a handle, and "" for None. A compiled program keeps every call of the functions here, and of the operators those
+whose tensors it reads afterwards.
 
 Corresponds to bagua.torch_api.communication. There a call of a rank outside the communicator returns silently.
 """
@@ -286,7 +287,23 @@ def _call(name: str, comm: Optional[Communicator], **arguments: object) -> None:
             problem = problem or _problem_of_int(argument, value)
     if problem:
         _refuse(f"{name}: {problem}", name, key, arguments)
-    getattr(_operators, f"bagua_{name}")(*arguments.values(), key)
+    call = getattr(_operators, f"bagua_{name}")
+    if torch.compiler.is_compiling():
+        _trace(call, arguments, key)
+    else:
+        call(*arguments.values(), key)
+
+
+def _trace(call: torch._ops.OpOverloadPacket, arguments: Dict[str, object], key: str) -> None:
+    """In a program that is traced. A compiler drops a call whose tensors this rank does not read afterwards, though other
+    ranks wait for it: so an operator with an effect reads them."""
+    if arguments.get("recv_tensor", key) is None:  # a call that writes nothing here has nothing to read
+        arguments["recv_tensor"] = arguments["send_tensor"].new_empty(0)
+    call(*arguments.values(), key)
+    names = [name for name in ("recv_tensor", "tensor", "tensors") if name in arguments]
+    written = [tensor for name in names for tensor in (arguments[name] if name == "tensors" else [arguments[name]])]
+    if written:
+        _operators.bagua_keep([tensor.detach() for tensor in written])
 
 
 def _problem_of_tensor(argument: str, value: object) -> str:
@@ -294,7 +311,7 @@ def _problem_of_tensor(argument: str, value: object) -> str:
         return f"{argument} must be a tensor, and is {_kind(value)}"
     if hasattr(value, "to_local"):
         return f"{argument} is {_kind(value)}, and collectives take local tensors: pass its to_local()"
-    if argument.startswith("tensors") and (value.is_conj() or value.is_neg()):
+    if argument.startswith("tensors") and not torch.compiler.is_compiling() and (value.is_conj() or value.is_neg()):
         return f"{argument} is conjugated or negated in its bits alone: pass its resolve_conj().resolve_neg()"
     return f"{argument} is a nested tensor, and must be a dense one" if value.is_nested else ""
 

@@ -2,11 +2,14 @@
 
 import copy
 import io
+import math
 import os
 
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
+from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler
+from torch.nn.parallel import DistributedDataParallel
 
 from manager_ranks import raised
 from meshrun.distributed import DistributedManager, UndefinedGroupError, utils
@@ -263,6 +266,32 @@ def training(rank, size):
         assert torch.equal(net.eval()(x), net(x))
 
 
+def scaled(rank, size):
+    """float16's tools on pieces: an overflow in one piece skips the step on all ranks, and norms do not overflow."""
+    DistributedManager.create_process_subgroup("model_parallel", size)
+    torch.manual_seed(3)
+    model = DistributedAFNO((16, 16), 3, patch_size=4, embed_dim=24, depth=1, num_blocks=12)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    scaler = ShardedGradScaler("cpu", process_group=DistributedManager().group("model_parallel"))
+    before = [parameter.detach().clone() for parameter in model.parameters()]
+    scaler.scale(model(torch.ones(1, 3, 16, 16)).square().mean()).backward()
+    if rank == 0:
+        next(model.parameters()).grad.view(-1)[0] = float("inf")
+    scaler.step(optimizer)
+    scaler.update()
+    assert scaler.get_scale() == 2.0**15 and all(map(torch.equal, model.parameters(), before))
+    model.half()
+    elements = sum(value.numel() for value in model.full_state_dict().values())
+    for norm_type, expected in ((2.0, 500 * elements**0.5), (1.0, 500.0 * elements), (math.inf, 500), (-math.inf, 500)):
+        for parameter in model.parameters():
+            parameter.grad = torch.full_like(parameter, 500)
+        norm = model.clip_grad_norm_(1.0, norm_type)
+        assert math.isclose(norm.item(), expected, rel_tol=1e-4), (norm_type, norm, expected)
+        wanted = torch.full((), 500 / expected).half()
+        for parameter in model.parameters():
+            assert torch.allclose(parameter.grad, wanted, rtol=2e-3, atol=1e-7), (parameter.grad.flatten()[0], wanted)
+
+
 def wrong_calls(rank, size):
     raised(UndefinedGroupError, lambda: DistributedAFNO((16, 16), 3), "model_parallel", "MODEL_PARALLEL_SIZE")
     DistributedManager.create_process_subgroup("model_parallel", size)
@@ -278,6 +307,10 @@ def wrong_calls(rank, size):
     raised(ValueError, lambda: model(x[:, :2] if rank == 0 else x), "(B, 3, 16, 16)", "[1, 2, 16, 16]")
     raised(ValueError, lambda: model(x.double() if rank == size - 1 else x), "float64", "float32")
     assert model(x).shape == (1, 3, 16, 16)
+    if size > 1:
+        raised(ValueError, lambda: DistributedDataParallel(copy.deepcopy(model))(x), "overwritten", "pos_embed")
+    own = [dist.new_group([r]) for r in range(size)][rank]
+    DistributedDataParallel(model, process_group=own)(x).sum().backward()
     try:
         model.load_full_state_dict({})
     except RuntimeError as error:
@@ -305,7 +338,7 @@ def kept_by_an_elastic_training(rank, size):
             raise AssertionError("no error")
 
 
-CASES = [channels, field, copies, marked_modules, training, wrong_calls, kept_by_an_elastic_training]
+CASES = [channels, field, copies, marked_modules, training, scaled, wrong_calls, kept_by_an_elastic_training]
 
 
 def spawned(rank, size, port, names):

@@ -377,6 +377,23 @@ def compiled(rank, size):
     z = torch.compile(step, fullgraph=True, backend="aot_eager")(x, y)
     total = size * (size + 1.0)
     assert z.tolist() == [total + 1] * 3 and y.tolist() == [total] * 3 * size and x.tolist() == [rank + 1] * 3
+
+    def unread(x):
+        """What this rank writes but does not read afterwards, others wait for."""
+        y = x * 2
+        root = rank == size - 1
+        reduced, gathered = (torch.zeros(3), torch.zeros(3 * size)) if root else (None, None)
+        bagua.reduce(y, reduced, size - 1)
+        bagua.gather(y, gathered, size - 1)
+        kept, other = y * 1, y + 1
+        bagua.allreduce_inplace(kept)
+        bagua.broadcast_coalesced([other, y.clone()])
+        bagua.scatter(y.repeat(size) if root else None, torch.zeros(3), size - 1)
+        return (reduced, gathered, kept) if root else (y,)
+
+    for got, expected in zip(torch.compile(unread, fullgraph=True, backend="aot_eager")(x), unread(x)):
+        assert torch.equal(got, expected), (got, expected)
+    bagua.barrier()
     w = torch.ones(3, requires_grad=True)
     saved = w * 1
     squared = saved * saved

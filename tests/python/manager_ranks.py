@@ -24,6 +24,7 @@ from meshrun.distributed import (
     all_gather_v,
     fused_all_reduce,
     reduce_from_parallel_region,
+    scatter_to_parallel_region,
 )
 
 
@@ -291,11 +292,14 @@ def again(rank, size, port, names):
     hook = sys.excepthook
     raised(TypeError, lambda: DistributedManager.initialize(timeout=3), "timedelta")
     raised(ValueError, lambda: DistributedManager.initialize(method="SLRUM"), "initialize()'s method", "SLURM")
+    piece = torch.compile(lambda x: scatter_to_parallel_region(x, 0, "pairs"), fullgraph=True, backend="aot_eager")
     for number in range(3):
         DistributedManager.initialize()
         manager = DistributedManager()
-        DistributedManager.create_process_subgroup("pairs", 2 if size % 2 == 0 else size)
+        DistributedManager.create_process_subgroup("pairs", 1 if number == 1 else 2 if size % 2 == 0 else size)
         kept = manager.group("pairs")
+        with torch.no_grad():
+            assert len(piece(torch.arange(12))) == 12 // manager.group_size("pairs")
         assert total(kept, 1) == manager.group_size("pairs")
         manager.initialize_mesh((size,), ("dp",))
         if number == 1:

@@ -5,8 +5,10 @@ Every rank makes the unsharded tensors from the same seeds, so it knows what the
 
 import contextlib
 import io
+import sys
 import threading
 import time
+import unittest.mock
 
 import torch
 import torch.distributed as dist
@@ -18,6 +20,7 @@ from meshrun.distributed.fused import fused_all_reduce
 from meshrun.torch._effects import COMMUNICATING
 
 ops = torch.ops.meshrun
+NOT_OF_ONE = "not of one call's backward pass"
 DTYPES = [torch.float32, torch.float64, torch.bfloat16, torch.complex64, torch.int64]
 
 
@@ -327,11 +330,19 @@ def nodes(rank, size):
     for call in calls if size > 1 else ():
         first, second = call(leaf()), call(leaf())
         loss = first.sum() + (0 if rank == 1 else second.sum())
-        refused(rank, size, loss.backward, "backward passes of different calls")
+        refused(rank, size, loss.backward, NOT_OF_ONE)
     for call in calls[-2:] if size > 1 else ():
-        for wants in ((rank == 1, True), (True, rank == 1)):
+        for wants in ((rank == 1, True), (True, rank == 1), (rank == 0, rank != 0)):
             loss = sum(call(leaf(each)).sum() for each in wants)
-            refused(rank, size, loss.backward, "backward passes of different calls")
+            # A call that only one rank makes meets the others' next one.
+            refused(rank, size, lambda: (loss.backward(), utils.all_gather_v_wrapper(torch.ones(2, 2))))
+    # A backward pass beside a call that is in none.
+    for backward, forward in ((calls[-2], lambda: mappings.reduce_from_parallel_region(torch.ones(rows, 2))),
+                              (calls[-2], lambda: dist.all_reduce(torch.ones(rows, 2))),
+                              (calls[-1], lambda: mappings.gather_from_parallel_region(torch.ones(2, 2), 0))):
+        if size > 1:
+            loss = (backward(leaf(rank == 0)) * torch.ones((), requires_grad=True)).sum()
+            refused(rank, size, lambda: loss.backward() if rank == 0 else forward(), NOT_OF_ONE)
     # Right programs: rank 0 looks at its model first, alone, without and with gradients.
     w = leaf()
     if rank == 0:
@@ -406,10 +417,28 @@ def small_functions(rank, size):
     assert fused_all_reduce({}) == {} and fused_all_reduce([]) == []
     later, work = fused_all_reduce({"x": torch.tensor(rank + 1)}, async_op=True)
     assert work.wait() and work.is_completed() and later["x"] == size * (size + 1) // 2
+    later, work = fused_all_reduce({"x": torch.tensor(rank + 1)}, async_op=True)
+    with unittest.mock.patch.object(sys.modules["meshrun.distributed.fused"], "_ops", InterruptedOnce()):
+        with raises(KeyboardInterrupt):
+            work.wait()
+        assert work.wait() and later["x"] == size * (size + 1) // 2
     with raises(ValueError):
         fused_all_reduce([torch.ones(1), torch.ones(1, dtype=torch.int64)])
     with raises(TypeError):
         fused_all_reduce({"x": 3})
+
+
+class InterruptedOnce:
+    """The operators, of which the first wait_fused() is interrupted."""
+
+    def __init__(self):
+        self.calls = 0
+
+    def wait_fused(self, handle):
+        self.calls += 1
+        if self.calls == 1:
+            raise KeyboardInterrupt
+        return ops.wait_fused(handle)
 
 
 class TensorDict(dict):
@@ -512,6 +541,49 @@ def others_count(rank, size):
     waits(lambda: y.backward())
     waits(lambda: fused_all_reduce(torch.ones(2)))
     waits(lambda: fft.DistributedRFFT2.apply(torch.ones(4, 2), None, (0, 1), group=None))
+
+
+def wrapped_shared_modules(rank, size):
+    """A marked module inside DistributedDataParallel, or whose parameters are replaced, is right or an error."""
+    from torch.distributed.fsdp import fully_shard
+
+    own = [dist.new_group([r]) for r in range(size)][rank]
+
+    def marked():
+        layer = torch.nn.Linear(1, 1, bias=False)
+        torch.nn.init.ones_(layer.weight)
+        return utils.mark_module_as_shared(layer, own)
+
+    x = torch.full((1, 1), rank + 1.0)
+    layer = marked()
+    ddp = torch.nn.parallel.DistributedDataParallel(layer)
+    for _ in range(2):
+        ddp(x).sum().backward()
+    assert layer.weight.grad.item() == size + 1, layer.weight.grad  # twice the mean of 1 to size
+    with ddp.no_sync(), raises(RuntimeError, "no_sync()"):
+        ddp(x)
+    with torch.no_grad(), ddp.no_sync():
+        ddp(x)
+    ddp(x).sum().backward()
+    with raises(RuntimeError, "gradient_as_bucket_view"):
+        torch.nn.parallel.DistributedDataParallel(marked(), gradient_as_bucket_view=True)(x)
+    layer = marked()
+    layer.load_state_dict({"weight": torch.zeros(1, 1)}, assign=True)
+    with raises(RuntimeError, "'weight' is not the one that was marked"):
+        layer(x)
+    layer = marked()
+    layer.weight = None
+    with raises(RuntimeError, "mark the module again"):
+        layer(x)
+    with raises(RuntimeError, "FSDP2"):
+        fully_shard(marked())(x)
+    layer = fully_shard(torch.nn.Linear(1, 1, bias=False))
+    with raises(RuntimeError, "is a DTensor"):
+        utils.mark_module_as_shared(layer, own)
+    layer = utils.unmark_module_as_shared(marked())
+    layer.load_state_dict({"weight": torch.zeros(1, 1)}, assign=True)
+    assert layer(x) == 0
+    torch.compile(marked(), fullgraph=True, backend="aot_eager")(x).sum().backward()
 
 
 def opchecks(rank, size):
@@ -621,11 +693,25 @@ def compiled(rank, size):
         x = seeded((lengths[rank], 3), extra).requires_grad_()
         got, = torch.autograd.grad(dynamic(x, lengths).sum(), x)
         same(got, size * x.detach().cos())
+    # A result leaves the program as a view, or beside its input.
+    copy_to = mappings.copy_to_parallel_region
+    for function in (lambda x: [copy_to(x).view(2, 2)], lambda x: [copy_to(x)[:2]], lambda x: [x * 1, copy_to(x * 1)],
+                     lambda x: [x, copy_to(x)], lambda x: list(copy_to(x).split(2)), lambda x: [copy_to(x)]):
+        got, expected = [], []
+        for call, to in ((torch.compile(function, fullgraph=True, backend="aot_eager"), got), (function, expected)):
+            x = torch.ones(4, requires_grad=True)
+            sum((i + rank + 1) * part.sum() for i, part in enumerate(call(x))).backward()
+            to.append(x.grad)
+        assert torch.equal(got[0], expected[0]), (got, expected)
     # A rank that traces and ranks that do not agree.
     x = torch.ones(sizes[rank], requires_grad=True)
     function = lambda x: autograd.all_gather_v(x * 2, sizes).sum()
     (torch.compile(function, fullgraph=True, backend="aot_eager") if rank == 0 else function)(x).backward()
     assert torch.equal(x.grad, torch.full((sizes[rank],), 2.0 * size))
+    x = torch.ones(4, requires_grad=True)
+    function = lambda x: mappings.reduce_from_parallel_region(copy_to(x).sin()).sum()
+    (torch.compile(function, fullgraph=True, backend="aot_eager") if rank == 0 else function)(x).backward()
+    same(x.grad, size * x.detach().cos())
     # A shape that only other ranks know needs to be given.
     for call, word in ((lambda x: utils.distributed_transpose(x, 0, 1)[0][0], "dim1_sizes"),
                        (lambda x: fft.DistributedRFFT2.apply(x, None, (0, 1), group=name), "input_sizes")):
@@ -638,7 +724,7 @@ def compiled(rank, size):
 
 
 CASES = [values, exchanges, gradients, maps, transforms, nodes, graphs_end_alike, wrong_calls, groups, small_functions,
-         shared_modules, forward_mode, coalesced, others_count, opchecks, compiled]
+         shared_modules, wrapped_shared_modules, forward_mode, coalesced, others_count, opchecks, compiled]
 
 
 def spawned(rank, size, port, names):

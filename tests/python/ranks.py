@@ -312,6 +312,7 @@ def interrupted(rank, size, port, names):
     x = torch.ones(3)
     dist.all_reduce(x)
     if rank == 0:
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs start with it ignored
         threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
         began = time.monotonic()
         try:

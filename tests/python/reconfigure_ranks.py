@@ -35,6 +35,7 @@ def reconfigure(uuid, handles, timeout=30, as_set=False):
 
 def interrupted(after, **call):
     """Ctrl-C while it waits for a member that does not come."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs start with it ignored
     threading.Timer(after, os.kill, (os.getpid(), signal.SIGINT)).start()
     return reconfigure(**call)
 
@@ -43,6 +44,16 @@ def all_reduce(value):
     x = torch.full((1000,), float(value))
     dist.all_reduce(x)
     return {"sum": x[0].item(), "same": bool((x == x[0]).all())}
+
+
+@torch.compile(fullgraph=True, backend="aot_eager")
+def own_piece(x):
+    return meshrun.distributed.scatter_to_parallel_region(x, 0)
+
+
+def compiled():
+    with torch.no_grad():
+        return {"piece": own_piece(torch.arange(6)).tolist()}
 
 
 def collectives():

@@ -38,6 +38,10 @@ NodeNumber number_of_node(c10d::ProcessGroup& group, const at::Tensor& tensor) {
   return number_of_node(group, device_of(tensor, group));
 }
 
+void count_without_node(c10d::ProcessGroup& group, const at::Tensor& tensor) {
+  if (c10::GradMode::is_enabled()) number_of_node(group, tensor);
+}
+
 at::Tensor CollectiveNode::forward(AutogradContext* ctx, const at::Tensor& tensor,
                                    const CollectivePtr& collective, Launch how) {
   // Inside forward() the mode is off, whatever it was outside.

@@ -44,6 +44,9 @@ at::Tensor connected_zeros(const at::Tensor& tensor, at::IntArrayRef shape);
 
 // For a node that is being made, whose backward calls `group` with tensors of `tensor`'s device.
 NodeNumber number_of_node(c10d::ProcessGroup& group, const at::Tensor& tensor);
+// Instead of a node, where a gradient is wanted on other ranks alone and nothing compares that: the
+// ranks' later nodes have equal numbers.
+void count_without_node(c10d::ProcessGroup& group, const at::Tensor& tensor);
 
 // What a node keeps for its backward.
 struct KeptCollective : torch::CustomClassHolder {

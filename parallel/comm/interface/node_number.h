@@ -9,11 +9,12 @@
 //   backward:  const NodeNumber::Scope scope(the kept number);    then the calls
 //
 // The number is the group's last operation, and how many nodes have taken one since. Ranks whose
-// nodes differ agree again after the group's next operation. Ranks compare the numbers that are
-// told, in calls of one group: a traced graph tells none, and agrees with all.
+// nodes differ agree again after the group's next operation. A call in no node's backward says that
+// too, so it never pairs up with one that is in a backward pass. Ranks compare what is told, in
+// calls of one group: a traced graph tells nothing, and agrees with all.
 //
-// Nodes of parallel/collectives, fft and sync_batch_norm have numbers; those of sharded tensors,
-// and other people's, have none.
+// Nodes of parallel/collectives, fft and sync_batch_norm have numbers. Sharded tensors and other
+// people have nodes without: their calls are in no node's backward.
 //
 // Threads: a scope is its thread's. No errors.
 #pragma once
@@ -27,8 +28,14 @@ class NodeNumber {
  public:
   class Scope;
 
-  // Empty: compared with no other.
+  // What current() returns beside a node's number.
+  static constexpr uint64_t kUntold = 0;
+  static constexpr uint64_t kInNoNode = uint64_t{1} << 48;
+
+  // That of no node.
   NodeNumber() = default;
+  // Agrees with all: the node is not known.
+  static NodeNumber untold();
   // For the `nodes`th node after an operation. `serial`: the backend's; nodes > 0.
   NodeNumber(uint64_t serial, uint64_t operation, uint64_t nodes);
   // What packed() gave.
@@ -37,9 +44,9 @@ class NodeNumber {
 
   // Another one for each backend of this process.
   static uint64_t new_serial();
-  // The number of the node whose backward this thread runs, if it is of that backend; else 0.
+  // The number of the node whose backward this thread runs, if it is of that backend.
   static uint64_t current(uint64_t serial);
-  // How an error names one that is not 0.
+  // How an error names what current() has returned; may be empty.
   static std::string words(uint64_t number);
 
  private:

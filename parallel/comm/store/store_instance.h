@@ -26,6 +26,8 @@ struct InstanceHistory {
   int64_t complete = 0;
   // Between attempts: this process waits, or waited in vain, for the one that follows `last`.
   bool waiting = false;
+  // Who the job was that all ranks met for last; empty: none.
+  std::string identity = {};
 };
 
 // Agrees on the next instance over a store that may outlive it, and returns its part of the store.

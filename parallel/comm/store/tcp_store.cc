@@ -194,7 +194,23 @@ c10::intrusive_ptr<c10d::Store> open_store(const TcpStoreOptions& options,
   return c10::make_intrusive<c10d::PrefixStore>("meshrun/" + options.prefix, std::move(store));
 }
 
-void check_identity(c10d::Store& store, const TcpStoreOptions& options, const Deadline& deadline) {
+// The store belongs to the job that this process was in before, under another identity: it ends
+// when rank 0 has left that job too.
+struct StoreIsEnding {
+  std::string identity;
+};
+
+RendezvousError refusal(const TcpStoreOptions& options, const std::string& theirs) {
+  return RendezvousError(
+      fmt::format("rank {} of \"{}\" was refused by the store at {}:{}, which belongs to \"{}\": "
+                  "two jobs use one port. Set MASTER_PORT to a free port on every rank of one of "
+                  "them; if these are ranks of one job, set MESHRUN_JOB_ID to the same text on "
+                  "all of them",
+                  options.rank, options.identity, options.host, options.port, theirs));
+}
+
+void check_identity(c10d::Store& store, const TcpStoreOptions& options, const Deadline& deadline,
+                    const InstanceHistory& history) {
   std::string theirs = options.identity;
   if (options.is_hosted) {
     // Nobody hosts for us, so the first rank to come says who we are.
@@ -214,7 +230,9 @@ void check_identity(c10d::Store& store, const TcpStoreOptions& options, const De
     }
     theirs = store.get_to_str("identity");
   }
-  if (theirs != options.identity && job_of(theirs) == job_of(options.identity)) {
+  if (theirs == options.identity) return;
+  if (options.rank != 0 && theirs == history.identity) throw StoreIsEnding{theirs};
+  if (job_of(theirs) == job_of(options.identity)) {
     const std::string text = fmt::format(
         "the ranks of \"{}\" were started with different settings: rank {} with {}, and the rank "
         "that came to {}:{} first with {}. Give all of them the same WORLD_SIZE and "
@@ -224,14 +242,7 @@ void check_identity(c10d::Store& store, const TcpStoreOptions& options, const De
     tell_rank_zero(store, text);
     throw RendezvousError(text);
   }
-  if (theirs != options.identity) {
-    throw RendezvousError(
-        fmt::format("rank {} of \"{}\" was refused by the store at {}:{}, which belongs to \"{}\": "
-                    "two jobs use one port. Set MASTER_PORT to a free port on every rank of one of "
-                    "them; if these are ranks of one job, set MESHRUN_JOB_ID to the same text on "
-                    "all of them",
-                    options.rank, options.identity, options.host, options.port, theirs));
-  }
+  throw refusal(options, theirs);
 }
 
 std::string join_key(int rank) { return fmt::format("join/{}", rank); }
@@ -306,13 +317,14 @@ void claim_rank(c10d::Store& store, const std::string& key, const TcpStoreOption
 c10::intrusive_ptr<c10d::Store> join_once(const TcpStoreOptions& options, const Deadline& deadline,
                                           InstanceHistory& history) {
   const c10::intrusive_ptr<c10d::Store> base = open_store(options, deadline);
-  check_identity(*base, options, deadline);
+  check_identity(*base, options, deadline, history);
   // Before it begins an instance: a second rank 0 must not begin one of its own.
   if (options.rank == 0) claim_rank(*base, kRankZero, options);
   auto store =
       enter_instance(base, options.rank, history, std::max(deadline.left(), milliseconds(1)));
   claim_rank(*store, join_key(options.rank), options);
   await_all(*base, *store, options, deadline);
+  history.identity = options.identity;
   return store;
 }
 
@@ -320,13 +332,16 @@ c10::intrusive_ptr<c10d::Store> join_once(const TcpStoreOptions& options, const 
 
 c10::intrusive_ptr<c10d::Store> join_tcp_store(const TcpStoreOptions& options,
                                                InstanceHistory& history) {
-  const Deadline deadline(options.timeout);
+  const Deadline deadline(options.timeout), ending(std::min(kIdentityTimeout, options.timeout));
   const bool was_here = history.last > 0;
   while (true) {
     try {
       return join_once(options, deadline, history);
     } catch (const RendezvousError&) {
       throw;
+    } catch (const StoreIsEnding& store) {
+      if (ending.passed()) throw refusal(options, store.identity);
+      std::this_thread::sleep_for(kLongestRetry);
     } catch (const c10::DistNetworkError& error) {
       // The store that this rank left before is closing under it: its successor comes to the same
       // port.

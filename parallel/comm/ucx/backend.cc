@@ -227,8 +227,10 @@ void UcxBackend::fill_in(ucx::OperationSpec& spec, const Plans& plans) const {
   spec.drive = ucx::Drive::kCaller;
   for (const Plan& plan : plans) {
     plan.append_agreed(digest);
-    if (plan.node_number != 0) nodes.add(static_cast<int64_t>(plan.node_number));
-    is_told = is_told || plan.node_number != 0;
+    if (plan.node_number != NodeNumber::kUntold) {
+      nodes.add(static_cast<int64_t>(plan.node_number));
+      is_told = true;
+    }
     signature.bytes += plan.bytes;
     if (plan.is_wrong()) signature.flags |= ucx::kHasProblem;
     if (plan.spec.requires_grad) signature.flags |= ucx::kRequiresGrad;

@@ -279,7 +279,7 @@ std::string UcxBackend::Plan::own_words() const {
   const at::IntArrayRef sizes = agreed_sizes();
   std::string text = name_of(spec.kind);
   // First: what is long is cut.
-  if (node_number != 0) text += NodeNumber::words(node_number);
+  text += NodeNumber::words(node_number);
   if (dtype) text += fmt::format(" of {}", name_of(*dtype));
   if (dtype && (sizes.empty() || shape_agrees)) {
     std::vector<std::string> extents;

@@ -37,7 +37,7 @@ struct UcxBackend::Plan : CallCheck {
   // tensors.
   CollectiveSpec spec;
   CallScope::Name scope;     // of the function that the program has called; none: of this call
-  uint64_t node_number = 0;  // of the node whose backward makes the call (NodeNumber); 0: none's
+  uint64_t node_number = 0;  // NodeNumber::current() of the call
 
   // Equal on all ranks, beside what `spec` has.
   std::optional<DType> dtype;

@@ -29,6 +29,7 @@ class ChannelGroup:
         self.name = group_name(group)
         handle = c10d._resolve_process_group(self.name)
         self.size, self.rank = dist.get_world_size(handle), dist.get_rank(handle)
+        self.ranks = dist.get_process_group_ranks(handle)
 
     def sizes(self, extent: int) -> List[int]:
         return compute_split_shapes(extent, self.size)
@@ -101,6 +102,23 @@ class ShardedModule(nn.Module):
         return {f"{path}.{name}" if path else name: dim for path, module in self.named_modules()
                 if isinstance(module, ShardedModule) for name, dim in module._cut.items()}
 
+    def problem_with_ddp(self) -> str:
+        """Why DistributedDataParallel, in whose forward pass this is, would mix pieces of different ranks; else empty."""
+        ddp = nn.parallel.DistributedDataParallel._active_ddp_module
+        if ddp is None or self._channels.size == 1:
+            return ""
+        others = set(self._channels.ranks) - {dist.get_rank()}
+        if others.isdisjoint(dist.get_process_group_ranks(ddp.process_group)):
+            return ""
+        pieces = {id(self.get_parameter(name)) for name in self.parameter_shards()}
+        averaged = [name for name, parameter in ddp.module.named_parameters()
+                    if id(parameter) in pieces and name not in ddp.parameters_to_ignore]
+        if not averaged:
+            return ""
+        return (f"DistributedDataParallel over ranks that hold other pieces of {averaged[0]!r} has overwritten them with those "
+                "of one rank: wrap the model before training starts with process_group=, a group of ranks that hold the same "
+                "pieces, such as the \"data\" axis of a mesh")
+
     def holds_pieces(self) -> bool:
         """Whether other ranks hold other pieces of a parameter of this module itself."""
         return self._channels.size > 1 and bool(self._cut)
@@ -108,14 +126,15 @@ class ShardedModule(nn.Module):
     @torch.no_grad()
     def clip_grad_norm_(self, max_norm: float, norm_type: float = 2.0) -> Tensor:
         """Collective: scales all gradients so that the norm of the unsharded gradients is at most `max_norm`, and returns
-        that norm, which is equal on all ranks. torch.nn.utils.clip_grad_norm_ would take each rank's own norm."""
+        that norm, which is equal on all ranks, in float32 at least. torch.nn.utils.clip_grad_norm_ would take each rank's
+        own norm."""
         cut = self.parameter_shards()
         gradients = {name: value.grad for name, value in self.named_parameters() if value.grad is not None}
-        pieces = [gradient for name, gradient in gradients.items() if name in cut]
-        total = nn.utils.get_total_norm(pieces, norm_type)
-        whole = nn.utils.get_total_norm([gradient for name, gradient in gradients.items() if name not in cut], norm_type)
+        total = _norm([gradient for name, gradient in gradients.items() if name in cut], norm_type)
+        whole = _norm([gradient for name, gradient in gradients.items() if name not in cut], norm_type)
         if math.isinf(norm_type):
-            total = torch.maximum(self._reduced(total, dist.ReduceOp.MAX), whole)
+            op, joined = (dist.ReduceOp.MAX, torch.maximum) if norm_type > 0 else (dist.ReduceOp.MIN, torch.minimum)
+            total = joined(self._reduced(total, op), whole)
         else:
             total = (self._reduced(total**norm_type, dist.ReduceOp.SUM) + whole**norm_type) ** (1 / norm_type)
         nn.utils.clip_grads_with_norm_(self.parameters(), max_norm, total)
@@ -150,6 +169,15 @@ class ShardedModule(nn.Module):
         if self._channels.size == 1:
             return piece.detach().clone()
         return _ops.all_gather_v(piece.detach(), None, dim, True, self._channels.name)
+
+
+def _norm(gradients: List[Tensor], norm_type: float) -> Tensor:
+    """Their norm; of none, what changes no other rank's. Powers of a float16 norm would overflow from 256 on."""
+    if not gradients:
+        return torch.tensor(math.inf if norm_type == -math.inf else 0.0)
+    norms = [torch.linalg.vector_norm(gradient, norm_type, dtype=torch.promote_types(gradient.dtype, torch.float32))
+             for gradient in gradients]
+    return nn.utils.get_total_norm(norms, norm_type)
 
 
 class Weights(ShardedModule):

@@ -35,6 +35,7 @@ from torch import Tensor, nn
 
 from meshrun.distributed._afno_plan import AfnoShape, mode_window, overlap, problem_of
 from meshrun.distributed._channel_group import ChannelGroup, ShardedModule, Weights
+from meshrun.distributed._marked import problem_with_ddp
 from meshrun.distributed.errors import UndefinedGroupError
 from meshrun.distributed.fft import DistributedIRFFT2, DistributedRFFT2
 from meshrun.distributed.utils import is_shared_over, mark_parameters_as_shared
@@ -321,6 +322,9 @@ class DistributedAFNONet(ShardedModule):
 
     def _problem_of_input(self, x: Any) -> str:
         shape, name = self._shape, type(self).__name__
+        problem = self.problem_with_ddp() or (problem_with_ddp() if self._columns.size > 1 else "")
+        if problem:
+            return problem
         if not isinstance(x, Tensor):
             return f"{name}: the input is a {type(x).__name__}, not a tensor"
         chans = shape.in_chans // (self._channels.size if shape.input_is_matmul_parallel else 1)

@@ -1,5 +1,6 @@
 """fused_all_reduce: many small tensors, reduced over a group in one all-reduce."""
 
+import threading
 from collections.abc import Mapping, Sequence
 
 import torch
@@ -16,18 +17,20 @@ class FusedAllReduceWork:
     before."""
 
     def __init__(self, handle, results):
-        self._handle, self._results = handle, results
+        self._handle, self._results, self._lock = handle, results, threading.Lock()
 
     def is_completed(self):
-        return self._handle is None or _ops.is_fused_completed(self._handle)
+        handle = self._handle
+        return handle is None or _ops.is_fused_completed(handle)
 
     def wait(self):
-        """True when the results are there; the first call waits. Raises what the reduction raises."""
-        if self._handle is not None:
-            handle, self._handle = self._handle, None
-            with torch.no_grad():
-                for result, reduced in zip(self._results, _ops.wait_fused(handle)):
-                    result.copy_(reduced)
+        """True when the results are there; until then each call waits. Raises what the reduction raises."""
+        with self._lock:
+            if self._handle is not None:
+                with torch.no_grad():
+                    for result, reduced in zip(self._results, _ops.wait_fused(self._handle)):
+                        result.copy_(reduced)
+                self._handle = None
         return True
 
 

@@ -12,6 +12,7 @@ import torch
 
 import meshrun.torch as _backend  # loads the operators
 from meshrun.distributed._groups import group_name
+from meshrun.distributed._marked import MarkGuard, is_sharded, unguard
 from meshrun.distributed.fused import fused_all_reduce
 
 _ops = torch.ops.meshrun
@@ -232,6 +233,10 @@ def is_shared_over(parameter, name):
 
 def mark_parameters_as_shared(names, parameters, group, use_fp32_reduction=True):
     """mark_module_as_shared() of some parameters of a module, under their names there; `group` is a name."""
+    for name, parameter in zip(names, parameters):
+        if is_sharded(parameter):
+            raise RuntimeError(f"mark_module_as_shared: parameter {name!r} is a DTensor, as fully_shard() makes them. Its "
+                               "gradient is written where no mark reaches it: FSDP2 and marks do not go together")
     _ops.mark_as_shared(names, parameters, group, use_fp32_reduction)
     for parameter in parameters:
         if parameter.requires_grad:
@@ -258,12 +263,17 @@ def mark_module_as_shared(module, process_group, recurse=True, use_fp32_reductio
 
     torch.autograd.grad() returns this rank's gradients: like DistributedDataParallel, a mark works on .grad alone.
 
+    The module's forward pass raises RuntimeError where gradients would not be summed, or not averaged: a marked
+    parameter was replaced (fully_shard(), load_state_dict(assign=True)), or DistributedDataParallel runs with no_sync() or
+    gradient_as_bucket_view. Where it has find_unused_parameters, each of its ranks uses the module all the same.
+
     Raises RuntimeError on every rank where a parameter is marked already or the modules differ; in the first backward
     pass where the ranks' values of a parameter differ. Source: physicsnemo.distributed.utils.mark_module_as_shared,
     which sums again what earlier passes have summed.
     """
     names, parameters = _named_parameters(module, recurse)
     mark_parameters_as_shared(names, parameters, group_name(process_group), use_fp32_reduction)
+    module.register_forward_pre_hook(MarkGuard(module, names, parameters))
     return module
 
 
@@ -274,6 +284,7 @@ def unmark_module_as_shared(module, recurse=True):
     """
     names, parameters = _named_parameters(module, recurse)
     _ops.unmark_as_shared(names, parameters)
+    unguard(module)
     for parameter in parameters:
         for name in _MARK:
             vars(parameter).pop(name, None)

@@ -27,7 +27,7 @@ namespace {
 
 using at::Tensor;
 
-const char* const kWords = "backward passes of different calls";
+const char* const kWords = "not of one call's backward pass";
 
 Tensor leaf(int64_t rows) { return at::ones({rows, 2}, at::kDouble).requires_grad_(); }
 
@@ -92,7 +92,8 @@ const bool kGradientOnOneRank = register_rank_function("gradient_on_one_rank", [
     SCOPED_TRACE(call.name);
     const Tensor x = at::ones({rows, 2}, at::kDouble).requires_grad_(world.rank == 1);
     const Tensor w = leaf(rows);
-    // w's call comes last and its gradient first; then it comes first.
+    // w's call comes last and its gradient first, which is right on all ranks; x's meets the next
+    // call. Then x's gradient comes first.
     for (const bool x_first : {true, false}) {
       Tensor loss;
       if (x_first) {
@@ -102,13 +103,60 @@ const bool kGradientOnOneRank = register_rank_function("gradient_on_one_rank", [
         loss = call.make(w).sum();
         loss = loss + call.make(x).sum();
       }
-      expect_error_on_all_ranks([&] { loss.backward(); }, kWords);
+      const auto train = [&] {
+        loss.backward();
+        all_gather_v(at::ones({2, 2}, at::kDouble));
+      };
+      if (!x_first) {
+        expect_error_on_all_ranks([&] { loss.backward(); }, kWords);
+      } else {
+        expect_error_on_all_ranks(train, "");
+      }
     }
   }
 });
 
 TEST(NodeNumberTest, AGradientThatOneRankWantsIsAnErrorOnAllRanks) {
   run_in_worlds("gradient_on_one_rank", {2, 3}, {"ucx"});
+}
+
+// Each rank wants the gradient of another input of one of two calls.
+const bool kGradientsOfOtherInputs = register_rank_function("gradients_of_other_inputs", [] {
+  const JoinedWorld world;
+  for (const Call& call : calls(world.size)) {
+    if (call.name.find("_parallel_region") == std::string::npos) continue;
+    SCOPED_TRACE(call.name);
+    Tensor loss = at::zeros({}, at::kDouble);
+    for (const bool wants : {world.rank == 0, world.rank != 0}) {
+      loss =
+          loss + call.make(at::ones({2 * world.size, 2}, at::kDouble).requires_grad_(wants)).sum();
+    }
+    expect_error_on_all_ranks([&] { loss.backward(); }, kWords);
+  }
+});
+
+TEST(NodeNumberTest, GradientsOfOtherInputsAreAnErrorOnAllRanks) {
+  run_in_worlds("gradients_of_other_inputs", {2, 3}, {"ucx"});
+}
+
+// One rank is in a backward pass, and the others call the same thing outside of one.
+const bool kBackwardBesideForward = register_rank_function("backward_beside_forward", [] {
+  const JoinedWorld world;
+  const int64_t rows = 2 * world.size;
+  const auto beside = [&](const Tensor& result, const std::function<void()>& forward) {
+    const Tensor loss = result.sum();
+    expect_error_on_all_ranks([&] { world.rank == 0 ? loss.backward() : forward(); }, kWords);
+  };
+  beside(copy_to_parallel_region(leaf(rows)), [&] {
+    reduce_from_parallel_region(at::ones({rows, 2}, at::kDouble));
+  });
+  beside(scatter_to_parallel_region(leaf(rows), 0), [&] {
+    gather_from_parallel_region(at::ones({2, 2}, at::kDouble), 0);
+  });
+});
+
+TEST(NodeNumberTest, ABackwardPassBesideACallOutsideOfOneIsAnErrorOnAllRanks) {
+  run_in_worlds("backward_beside_forward", {2, 3}, {"ucx"});
 }
 
 const bool kRightPrograms = register_rank_function("right_programs", [] {

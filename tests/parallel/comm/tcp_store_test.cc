@@ -6,8 +6,10 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <future>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "gmock/gmock.h"
@@ -188,6 +190,31 @@ TEST(TcpStoreTest, AnUnknownHostIsNamed) {
   options.host = "no-such-host.invalid";
   options.timeout = milliseconds(200);
   EXPECT_THAT(error_of(options), HasSubstr("\"no-such-host.invalid\" does not resolve"));
+}
+
+// Its rank 0 is a little later in leaving the job before, which was started otherwise.
+TEST(TcpStoreTest, ARankThatWasInTheJobBeforeWaitsForItsStoreToEnd) {
+  const int port = free_port();
+  InstanceHistory history;
+  StorePtr before, after;
+  {
+    const auto client = std::async(std::launch::async,
+                                   [&] { return join_tcp_store(rank_of(1, 2, port), history); });
+    before = join(rank_of(0, 2, port));
+  }
+  // Another process is refused at once.
+  EXPECT_THAT(error_of(rank_of(1, 2, port, "job B")), HasSubstr("two jobs use one port"));
+  const auto client = std::async(
+      std::launch::async, [&] { return join_tcp_store(rank_of(1, 2, port, "job B"), history); });
+  std::this_thread::sleep_for(milliseconds(300));
+  before = nullptr;
+  after = join(rank_of(0, 2, port, "job B"));
+  client.wait();
+  EXPECT_EQ(history.identity, "job B");
+  // One that never ends is refused too.
+  TcpStoreOptions impatient = rank_of(1, 2, port, "job C");
+  impatient.timeout = milliseconds(300);
+  EXPECT_THAT(error_of(impatient, history), HasSubstr("two jobs use one port"));
 }
 
 // A client of the instance that is ending waits for its successor on the same port.

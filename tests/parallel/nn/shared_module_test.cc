@@ -3,6 +3,7 @@
 
 #include <ATen/ATen.h>
 #include <ATen/record_function.h>
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/csrc/autograd/custom_function.h>
@@ -292,6 +293,23 @@ const bool kAveraged = register_rank_function("shared_and_averaged", [] {
   DistributedDataParallel model(network, options);
   for (const int step : {0, 1}) model(data(world.rank, step), true).backward();
   expect_equal(gradients_of(network), expected(4, {0, 1}, {0, 1, 2, 3}, 0.5));
+  const auto error = [&](auto& wrapped) -> std::string {
+    try {
+      wrapped(data(world.rank, 0), true);
+    } catch (const SharedModuleError& raised) {
+      return raised.what_without_backtrace();
+    }
+    return "none";
+  };
+  {
+    const NoSyncGuard guard = model->no_sync();
+    EXPECT_THAT(error(model), testing::HasSubstr("no_sync()"));
+    const at::NoGradGuard no_grad;
+    EXPECT_EQ(error(model), "none");
+  }
+  options.gradient_as_bucket_view = true;
+  DistributedDataParallel views(network, options);
+  EXPECT_THAT(error(views), testing::HasSubstr("gradient_as_bucket_view"));
 });
 
 TEST(SharedModuleTest, WithinDataParallelTrainingTheSumsAreAveraged) {

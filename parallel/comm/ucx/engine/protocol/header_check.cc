@@ -39,7 +39,7 @@ static_assert(sizeof(ExplanationHead) + 2 * HeaderCheck::kMaxText ==
               HeaderCheck::kExplanationBytes);
 
 constexpr std::string_view kOfOtherNodes =
-    " They are backward passes of different calls: a rank whose loss does not use a result calls "
+    " They are not of one call's backward pass: a rank whose loss does not use a result calls "
     "tie(), and an input wants a gradient on all ranks or on none.";
 
 }  // namespace

@@ -20,10 +20,10 @@
 // them as the lower binary digits of P say, so that each rank counts once. If the sum is not 0, the
 // rounds of the explanation bring the rows together, and every rank finds the same pair.
 //
-// A call of a backward pass says which autograd node it is of, where its rank knows that: traced
-// graphs do not. The numbers that are told are compared in the same rounds, with each other alone:
-// what is known is the lowest rank that tells one, its number, and the lowest rank that tells
-// another.
+// A call says which autograd node's backward it is in, or that it is in none, where its rank knows
+// that: traced graphs do not. The numbers that are told are compared in the same rounds, with each
+// other alone: what is known is the lowest rank that tells one, its number, and the lowest rank
+// that tells another.
 //
 // A rank whose own arguments are wrong takes part with kHasProblem set and its text: that counts as
 // a disagreement, with itself alone. So a local error is everybody's error.
