@@ -146,6 +146,8 @@ void CheckpointDirectory::save(const torch::nn::Module& module, torch::optim::Op
   const CallScope scope("CheckpointDirectory::save");
   check_collectives_allowed([] { return "CheckpointDirectory::save()"; });
   check_parameters_of(optimizer, module);
+  kept.check_stepped(module);
+  kept.list_moments();
   const GroupArgument::Handle group = options_.group.get();
   const bool writes = group->getRank() == 0;
   const Parts parts(module, kept);
@@ -243,6 +245,8 @@ std::optional<TrainingProgress> CheckpointDirectory::load(torch::nn::Module& mod
   const CallScope scope("CheckpointDirectory::load");
   check_collectives_allowed([] { return "CheckpointDirectory::load()"; });
   check_parameters_of(optimizer, module);
+  kept.check_stepped(module);
+  kept.list_moments();
   const GroupArgument::Handle group = options_.group.get();
   const Parts parts(module, kept);
   const c10::Device device = parts.device();

@@ -216,7 +216,10 @@ void receive_optimizer(Broadcast& broadcast, const Parts& parts,
       if (!names.contains(key)) continue;
       broadcast.add(key, find(loaded, &Loaded::optimizer, key), part.global_shape(),
                     part.tensor.scalar_type(), [&state, &part, moment](const Tensor& whole) {
-                      state.moments[moment] = own_part(whole, part).clone();
+                      // In the parameter's order of memory, on which fused steps rely.
+                      Tensor& own = state.moments[moment];
+                      own = at::empty_like(part.tensor.detach(), at::MemoryFormat::Preserve);
+                      own.copy_(own_part(whole, part));
                     });
     }
     const std::string step = moment_key(kStepName, part.name);

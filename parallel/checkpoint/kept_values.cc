@@ -36,6 +36,11 @@ void for_parameters(const Optimizer& optimizer, const Visit& visit) {
   }
 }
 
+std::string moment_name(const std::string& optimizer, const std::string& moment,
+                        const std::string& place) {
+  return optimizer + "." + moment + "." + place;
+}
+
 // What an optimizer has beside its moments.
 std::string counts_and_options(Optimizer& optimizer) {
   std::vector<int64_t> counts;
@@ -120,10 +125,10 @@ void KeptValues::keep(const std::string& name, torch::optim::LRScheduler& schedu
 void KeptValues::keep(const std::string& name, Optimizer& optimizer) {
   TORCH_CHECK_VALUE(dynamic_cast<const ParameterStates*>(&optimizer) == nullptr, "keep(\"", name,
                     "\"): ranks hold the moments of the optimizer in pieces");
-  bool has_moments = true;
+  bool has_moments = optimizer_kind(optimizer) != "SGD";
   for (const GroupOptions& options : group_options(optimizer)) {
     if (optimizer_kind(optimizer) != "SGD") break;
-    has_moments = options.at("momentum") != 0;
+    has_moments = has_moments || options.at("momentum") != 0;
     TORCH_CHECK_VALUE(
         options.at("dampening") == 0, "keep(\"", name,
         "\"): the first step of an SGD with dampening is not that of moments of zeros");
@@ -139,9 +144,10 @@ void KeptValues::keep(const std::string& name, Optimizer& optimizer) {
       set_parameter_state(optimizer, parameter, fresh_state(optimizer, parameter));
     }
     for (const auto& [moment, tensor] : parameter_state(optimizer, parameter).moments) {
-      add(name + "." + moment + "." + place, {tensor});
+      add(moment_name(name, moment, place), {tensor});
     }
   });
+  optimizers_.push_back({name, &optimizer, states_token(optimizer)});
   keep(
       name, [&optimizer] { return counts_and_options(optimizer); },
       [&optimizer](const std::string& bytes) { set_counts_and_options(optimizer, bytes); });
@@ -182,6 +188,37 @@ bool KeptValues::is_whole() const {
 
 bool KeptValues::is_stepped(const at::Tensor& parameter) const {
   return stepped_.contains(parameter.unsafeGetTensorImpl());
+}
+
+void KeptValues::check_stepped(const torch::nn::Module& module) const {
+  std::set<const c10::TensorImpl*> known;
+  for (const at::Tensor& parameter : module.parameters()) {
+    known.insert(parameter.unsafeGetTensorImpl());
+  }
+  for (const auto& [name, kept] : tensors_) known.insert(kept.tensor.unsafeGetTensorImpl());
+  for (const KeptOptimizer& kept : optimizers_) {
+    for_parameters(*kept.optimizer, [&](const at::Tensor& parameter, const std::string& place) {
+      TORCH_CHECK_VALUE(known.contains(parameter.unsafeGetTensorImpl()), "keep(\"", kept.name,
+                        "\"): the optimizer's parameter ", place, " of ", parameter.sizes(),
+                        " is neither the module's nor kept, so its moments would go on without it: "
+                        "keep() the module that has it too");
+    });
+  }
+}
+
+bool KeptValues::list_moments() const {
+  bool is_other = false;
+  for (KeptOptimizer& kept : optimizers_) {
+    const uint64_t token = states_token(*kept.optimizer);
+    if (std::exchange(kept.token, token) == token) continue;
+    is_other = true;
+    for_parameters(*kept.optimizer, [&](const at::Tensor& parameter, const std::string& place) {
+      for (const auto& [moment, tensor] : parameter_state(*kept.optimizer, parameter).moments) {
+        tensors_[moment_name(kept.name, moment, place)].tensor = tensor;
+      }
+    });
+  }
+  return is_other;
 }
 
 std::string difference_of_names(const std::string& source, const std::vector<std::string>& theirs,

@@ -33,6 +33,7 @@
 #include <torch/optim/optimizer.h>
 #include <torch/optim/schedulers/lr_scheduler.h>
 
+#include <cstdint>
 #include <functional>
 #include <map>
 #include <optional>
@@ -107,8 +108,19 @@ class KeptValues {
   bool is_whole() const;
   // Whether a kept optimizer steps it.
   bool is_stepped(const at::Tensor& parameter) const;
+  // Raises c10::ValueError where a kept optimizer steps a parameter that is neither the module's
+  // nor kept: its moments would go on without it.
+  void check_stepped(const torch::nn::Module& module) const;
+  // Takes the moments that kept optimizers have now, which are other tensors where an optimizer has
+  // loaded a state since keep(). Whether any is another one.
+  bool list_moments() const;
 
  private:
+  struct KeptOptimizer {
+    std::string name;
+    torch::optim::Optimizer* optimizer = nullptr;
+    uint64_t token = 0;  // of the states whose moments are listed
+  };
   struct Functions {
     Save save;
     Load load;
@@ -116,7 +128,8 @@ class KeptValues {
   void add(const std::string& name, KeptTensor tensor);
   void check_name(const std::string& name) const;
 
-  std::map<std::string, KeptTensor> tensors_;
+  mutable std::map<std::string, KeptTensor> tensors_;
+  mutable std::vector<KeptOptimizer> optimizers_;
   std::map<std::string, Functions> functions_;
   std::set<const c10::TensorImpl*> stepped_;
 };

@@ -59,7 +59,10 @@ void StateRecorder::copy_buffers() {
 
 void StateRecorder::record(IntArgument steps, BoolArgument is_watched) {
   steps_ = steps;
-  if (!is_listed_ || states_token(optimizer_) != listed_states_) list_tensors();
+  const bool has_other_moments = kept_.list_moments();
+  if (!is_listed_ || has_other_moments || states_token(optimizer_) != listed_states_) {
+    list_tensors();
+  }
   versions_.record();
   bits_.reset();
   if (is_watched && dynamic_cast<const torch::optim::SGD*>(&optimizer_) != nullptr) {
@@ -80,9 +83,14 @@ std::string StateRecorder::written() const {
 bool StateRecorder::has_other_options() const { return group_options(optimizer_) != options_; }
 
 bool StateRecorder::has_gradients() const {
+  const auto has_gradient = [](const at::Tensor& tensor) {
+    return tensor.is_leaf() && tensor.requires_grad() && tensor.grad().defined();
+  };
   const auto parameters = module_.parameters();
-  return std::any_of(parameters.begin(), parameters.end(),
-                     [](const at::Tensor& parameter) { return parameter.grad().defined(); });
+  const auto& kept = kept_.tensors();
+  return std::any_of(parameters.begin(), parameters.end(), has_gradient) ||
+         std::any_of(kept.begin(), kept.end(),
+                     [&](const auto& each) { return has_gradient(each.second.tensor); });
 }
 
 std::string StateRecorder::changed() const {

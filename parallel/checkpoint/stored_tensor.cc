@@ -2,6 +2,7 @@
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
 #include <ATen/ops/view_as_real.h>
 
 #include <cstring>
@@ -71,19 +72,25 @@ at::Tensor movable(const at::Tensor& tensor) {
 // A view of a dtype that the format has.
 at::Tensor storable(const at::Tensor& tensor) {
   const at::Tensor plain = tensor.detach();
-  return plain.scalar_type() == at::kComplexDouble ? at::view_as_real(plain.resolve_conj()) : plain;
+  return plain.scalar_type() == at::kComplexDouble ? at::view_as_real(plain) : plain;
 }
 
 }  // namespace
 
 StoredTensor to_stored(const at::Tensor& tensor) {
-  const at::Tensor source = storable(tensor);
+  const at::Tensor source = storable(tensor.detach().resolve_conj().resolve_neg());
   const at::Tensor values = movable(source).cpu().contiguous();
   return {dtype_name(source.scalar_type()), values.sizes().vec(),
           std::string(static_cast<const char*>(values.const_data_ptr()), values.nbytes())};
 }
 
 void copy_stored(const StoredTensor& stored, const std::string& name, const at::Tensor& tensor) {
+  if (tensor.is_conj() || tensor.is_neg()) {
+    const at::Tensor plain = at::empty_like(tensor.detach().resolve_conj().resolve_neg());
+    copy_stored(stored, name, plain);
+    tensor.detach().copy_(plain);
+    return;
+  }
   const at::Tensor target = storable(tensor);
   TORCH_CHECK_VALUE(
       stored.dtype == dtype_name(target.scalar_type()) && target.sizes() == stored.shape, name,

@@ -16,7 +16,7 @@ int64_t TensorVersions::digest() const {
 }
 
 int64_t digest_of_bits(const at::Tensor& tensor) {
-  const at::Tensor bits = tensor.detach().cpu().contiguous();
+  const at::Tensor bits = tensor.detach().resolve_conj().resolve_neg().cpu().contiguous();
   const auto* const bytes = static_cast<const char*>(bits.const_data_ptr());
   const size_t words = bits.nbytes() / sizeof(int64_t);
   Digest digest;

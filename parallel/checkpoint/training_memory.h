@@ -85,7 +85,7 @@ class StateRecorder {
   bool has_other_options() const;
   // The first of the kept bytes that differ; empty: none.
   std::string changed() const;
-  // Some parameter has a gradient.
+  // Some parameter, of the module or a kept one, has a gradient.
   bool has_gradients() const;
   // Digest of the bits of the tensors that written() checks; reads all of them.
   int64_t digest() const { return versions_.digest(); }

@@ -121,6 +121,7 @@ void ElasticState::check_names_alike() const {
 std::optional<int64_t> ElasticState::restore() {
   was_restored_ = true;
   DistributedManager& manager = DistributedManager::get();
+  kept_.check_stepped(module_);
   if (manager.agent() == nullptr) return std::nullopt;
   const CallScope scope("ElasticState::restore()");
   check_names_alike();
@@ -143,6 +144,7 @@ std::optional<int64_t> ElasticState::restore() {
   const int64_t step = best / ranks;
   const int root = static_cast<int>(ranks - 1 - best % ranks);
   const std::string own = has ? std::to_string(context_.memory_->step) : "none";
+  kept_.list_moments();
   spread_memory(context_.memory_, root, module_, optimizer_, manager.world(), kept_);
   context_.memory_.reset();
   commit(step);

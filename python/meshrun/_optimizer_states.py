@@ -79,11 +79,12 @@ class OptimizerStates:
         return (None if step is None else int(step)), moments
 
     def set_parameter_state(self, parameter, step, moments):
-        if not moments:
+        known = {"step", *self._always, *self._asked}
+        state = {name: value for name, value in self._optimizer.state.get(parameter, {}).items() if name not in known}
+        if not moments and not state:
             self._optimizer.state.pop(parameter, None)
             return
-        state = {}
-        if self._counts:
+        if moments and self._counts:
             group = self._group_of[parameter]
             on_device = group.get("capturable") or group.get("fused")
             state["step"] = torch.tensor(float(step or 0), dtype=torch.float32,
@@ -91,6 +92,9 @@ class OptimizerStates:
         self._optimizer.state[parameter] = {**state, **moments}
 
     def group_options(self):
+        if sum(len(group["params"]) for group in self._optimizer.param_groups) != len(self._group_of):
+            raise RuntimeError(f"the {self.kind()} has got parameters (add_param_group) since it came to meshrun.elastic, which would "
+                               "not hand on their states: add them before")
         return [self._options(group) for group in self._optimizer.param_groups]
 
     def _options(self, group):
@@ -98,18 +102,26 @@ class OptimizerStates:
         # Adam's betas have the names that C++ gives them.
         options.update({f"beta{place}": float(value) for place, value in enumerate(group.get("betas", ()), start=1)})
         # What only Python has, and is off, is left out, so that C++ reads the same options.
-        if not options.get("maximize"):
-            options.pop("maximize", None)
-        if not options.get("decoupled_weight_decay") or type(self._optimizer) is torch.optim.AdamW:
+        for name in self._switches(group):
+            if not options[name]:
+                del options[name]
+        if type(self._optimizer) is torch.optim.AdamW:
             options.pop("decoupled_weight_decay", None)
         return options
+
+    def _switches(self, group):
+        switches = ["maximize"]
+        if type(self._optimizer) is not torch.optim.AdamW:
+            switches.append("decoupled_weight_decay")
+        return [name for name in switches if name in group]
 
     def set_group_options(self, options):
         groups = self._optimizer.param_groups
         if len(groups) != len(options):
             raise ValueError(f"The optimizer has {len(groups)} groups of parameters, and options of {len(options)} are given")
         for group, given in zip(groups, options):
-            for name, value in given.items():
+            off = {name: 0.0 for name in self._switches(group)}
+            for name, value in {**off, **given}.items():
                 if name in ("beta1", "beta2") and "betas" in group:
                     betas = list(group["betas"])
                     betas[int(name[-1]) - 1] = value

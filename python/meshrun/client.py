@@ -184,7 +184,10 @@ class Client:
         streams = {None: [], "stdout": [1], "stderr": [2]}
         if stream not in streams:
             raise InvalidArgumentError(f"stream: {stream!r}: write 'stdout' or 'stderr'")
-        reader = _logs.Reader(self._calls, self.job(job_id).id, list(ranks or ()), streams[stream], tail,
+        wanted = [] if ranks is None else list(ranks)
+        if ranks is not None and not wanted:
+            raise InvalidArgumentError("ranks is empty: name some, or leave it away for all")
+        reader = _logs.Reader(self._calls, self.job(job_id).id, wanted, streams[stream], tail,
                               self._patience if follow else 0.0)
         if follow and not generation:
             return reader.follow(lambda: self._watch(job_id, None))

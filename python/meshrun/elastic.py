@@ -48,6 +48,9 @@ from __future__ import annotations
 
 import gc
 import os
+import random
+import sys
+import warnings
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Optional, Union
@@ -84,7 +87,9 @@ def _tensors_of(module: torch.nn.Module) -> list[tuple[str, torch.Tensor, bool]]
                 f"{name or type(module).__name__} holds pieces of its parameters, other ones on each rank, and a rank keeps what it "
                 "has whole: save what full_state_dict() returns, which load_full_state_dict() takes on any number of ranks")
     found = [(name, value, True) for name, value in module.named_parameters()]
-    found += [(name, value, False) for name, value in module.named_buffers() if name not in passing]
+    buffers = {id(value): (name, value, False) for name, value in module.named_buffers(remove_duplicate=False)
+               if name not in passing}
+    found += buffers.values()
     for name, value, _ in found:
         if type(value) not in (torch.Tensor, torch.nn.Parameter):
             raise NotImplementedError(f"{name} is a {type(value).__name__}, and a rank keeps what it has whole: save a module in "
@@ -92,10 +97,33 @@ def _tensors_of(module: torch.nn.Module) -> list[tuple[str, torch.Tensor, bool]]
     return found
 
 
+def _tell_of_extra_state(module):
+    for name, owner in module.named_modules():
+        if type(owner).get_extra_state is not torch.nn.Module.get_extra_state:
+            warnings.warn(f"get_extra_state() of {name or type(module).__name__} is not handed on with the module: keep() it, "
+                          "with set_extra_state() to load it", stacklevel=3)
+
+
+def _count_writes(optimizer, _arguments, _keywords):
+    """After a step: a fused one raises no tensor's version, by which a step is known to be done, or half done."""
+    for group in optimizer.param_groups:
+        if group.get("fused"):
+            for parameter in group["params"]:
+                states = optimizer.state.get(parameter, {}).values()
+                torch.autograd.graph.increment_version([parameter, *filter(torch.is_tensor, states)])
+
+
+def _with_counted_writes(optimizer):
+    if not hasattr(optimizer, "_meshrun_counts_writes"):
+        optimizer._meshrun_counts_writes = optimizer.register_step_post_hook(_count_writes)
+    return OptimizerStates(optimizer)
+
+
 class _Keeper:
     """keep() of ElasticState and KeptValues."""
 
     _core: Any
+    _modules: list[tuple[str, torch.nn.Module, list[tuple[str, torch.Tensor, bool]]]]  # with the tensors handed on
 
     def keep(self, name: str, value: Any, load: Optional[Callable[[bytes], object]] = None) -> None:
         """Adds a value to the state, by a name of the program's own. `value` is one of
@@ -116,9 +144,12 @@ class _Keeper:
         elif isinstance(value, torch.Tensor):
             core.keep_tensor(name, value)
         elif isinstance(value, torch.nn.Module):
-            core.keep_module(name, _tensors_of(value))
+            _tell_of_extra_state(value)
+            tensors = _tensors_of(value)
+            core.keep_module(name, tensors)
+            self._modules.append((f"the module that is kept as {name!r}", value, tensors))
         elif isinstance(value, torch.optim.Optimizer):
-            core.keep_optimizer(name, OptimizerStates(value))
+            core.keep_optimizer(name, _with_counted_writes(value))
         elif hasattr(value, "state_dict") and hasattr(value, "load_state_dict"):
             path = f"keep({name!r}): the state_dict"
             _kept_bytes.encode(value.state_dict(), path)  # what cannot be kept raises here
@@ -129,10 +160,25 @@ class _Keeper:
                             "state_dict, or two functions; a number is kept as a tensor of it, torch.tensor(x)")
 
 
+    def _check_tensors(self):
+        """Raises RuntimeError where a module has another tensor than when it came here: it would not be handed on."""
+        for what, module, tensors in self._modules:
+            now = {name: tensor for name, tensor, _ in _tensors_of(module)}
+            for name, tensor, _ in tensors:
+                if now.get(name) is not tensor:
+                    raise RuntimeError(f"{name} of {what} is another tensor than the one that this {type(self).__name__} hands on: "
+                                       f"write it in place (copy_), or make the {type(self).__name__} after it is assigned")
+            if len(now) != len(tensors):
+                more = sorted(now.keys() - {name for name, _, _ in tensors})
+                raise RuntimeError(f"{what} has got {more[0]} since this {type(self).__name__} was made: make it after the module "
+                                   "is complete")
+
+
 class KeptValues(_Keeper):
     """What a checkpoint holds beside the model and the optimizer, in a training without an ElasticState."""
 
     def __init__(self) -> None:
+        self._modules = []
         self._core = _extension.KeptValues()
 
 
@@ -167,6 +213,7 @@ class CheckpointDirectory:
     def save(self, module: torch.nn.Module, optimizer: torch.optim.Optimizer, step: int,
              sampler: Optional[Mapping[str, str]] = None, kept: Optional[_Keeper] = None) -> None:
         """`step` steps are done. `sampler`: strings by name. `kept`: an ElasticState or KeptValues."""
+        _tell_of_extra_state(module)
         self._core.save(_tensors_of(module), OptimizerStates(optimizer), step, dict(sampler or {}), _view(kept))
 
     def load(self, module: torch.nn.Module, optimizer: torch.optim.Optimizer,
@@ -182,6 +229,7 @@ def _view(kept):
         kept = KeptValues()
     if not isinstance(kept, _Keeper):
         raise TypeError(f"kept is a {type(kept).__name__}, and must be an ElasticState or KeptValues")
+    kept._check_tensors()
     return kept._core.view()
 
 
@@ -266,20 +314,24 @@ class ElasticState(_Keeper):
     """
 
     def __init__(self, context: ElasticContext, module: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
-        self._module = module
-        self._tensors = _tensors_of(module)
-        self._core = _extension.ElasticState(context._core, self._tensors, OptimizerStates(optimizer))
+        _tell_of_extra_state(module)
+        tensors = _tensors_of(module)
+        self._modules = [("the module", module, tensors)]
+        self._is_checked = self._seeds = False
+        self._core = _extension.ElasticState(context._core, tensors, _with_counted_writes(optimizer))
         context._states.add(self)
 
     def seed_each_step(self, seed: int, stream: Optional[int] = None) -> None:
-        """From now on torch's default generators are seeded at the beginning of each step of steps(), as a pure function of
-        (seed, step, rank), so that every rank draws what an undisturbed run would have drawn. Where several ranks must draw
-        alike give their common `stream` in place of the rank."""
+        """From now on torch's default generators, and those of random and NumPy, are seeded at the beginning of each step of
+        steps(), as a pure function of (seed, step, rank), so that every rank draws what an undisturbed run would have drawn.
+        Where several ranks must draw alike give their common `stream` in place of the rank."""
         self._core.seed_each_step(seed, stream)
+        self._seeds = True
 
     def seed_step(self, step: int) -> None:
         """The same for one step, in a loop of the program's own. Raises without seed_each_step()."""
         self._core.seed_step(step)
+        self._seed_others()
 
     def restore(self) -> Optional[int]:
         """Collective: all ranks take the state of the one that has done most steps. Returns that number; None where no rank
@@ -291,6 +343,7 @@ class ElasticState(_Keeper):
         ends. A collective in it raises RuntimeError. An exception leaves the block, and the state counts as half-done until
         commit()."""
         self._check_tensors()
+        self._is_checked = True
         return _Update(self._core)
 
     def commit(self, steps: int) -> None:
@@ -301,18 +354,23 @@ class ElasticState(_Keeper):
     def steps(self, first: int, last: int, agree_every: int = 10) -> Iterator[int]:
         """Steps first to last - 1; `first` are done when the loop begins. After every `agree_every` steps the ranks agree
         whether the coordinator wants them to stand still."""
-        return self._core.steps(first, last, agree_every)
+        return self._walk(self._core.steps(first, last, agree_every))
 
-    def _check_tensors(self):
-        """Raises RuntimeError where the module has another tensor than when this was made: it would not be handed on."""
-        now = {name: tensor for name, tensor, _ in _tensors_of(self._module)}
-        for name, tensor, _ in self._tensors:
-            if now.get(name) is not tensor:
-                raise RuntimeError(f"{name} of the module is another tensor than the one that this ElasticState hands on: write it "
-                                   "in place (copy_), or make the ElasticState after it is assigned")
-        if len(now) != len(self._tensors):
-            more = sorted(now.keys() - {name for name, _, _ in self._tensors})
-            raise RuntimeError(f"the module has got {more[0]} since this ElasticState was made: make it after the module is complete")
+    def _walk(self, steps):
+        for step in steps:
+            if self._seeds:
+                self._seed_others()
+            self._is_checked = False
+            yield step
+            if not self._is_checked:
+                self._check_tensors()
+
+    def _seed_others(self):
+        """As torch's generator was seeded for this step."""
+        seed = torch.initial_seed()
+        random.seed(seed)
+        if "numpy" in sys.modules:
+            sys.modules["numpy"].random.seed(seed % 2**32)
 
 
 class EpochSampler:

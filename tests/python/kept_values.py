@@ -4,17 +4,19 @@ import collections
 import enum
 import os
 import pickle
+import random
 import subprocess
 import sys
 import tempfile
 import typing
+import warnings
 
 import torch
 
 from meshrun import _kept_bytes
 from meshrun._optimizer_states import _KINDS
 from meshrun.distributed import DistributedManager
-from meshrun.elastic import CheckpointDirectory, KeptValues
+from meshrun.elastic import CheckpointDirectory, ElasticContext, ElasticState, KeptValues
 
 # Options that ask for every moment; whole numbers, which a scheduler and the program then change to fractions.
 OPTIONS = {"SGD": {"momentum": 0.5}, "RMSprop": {"momentum": 0.5, "centered": True}, "Adam": {"amsgrad": True},
@@ -132,10 +134,197 @@ def sets_are_written_alike_by_all_processes():
     assert len(written) == 1, written
 
 
+def raised(kind, call, *words):
+    try:
+        call()
+    except kind as error:
+        assert all(word in str(error) for word in words), error
+    else:
+        raise AssertionError(f"no {kind.__name__}: {words}")
+
+
+def critic_training(momenta=(0.9, 0.0)):
+    """A model with its optimizer, and beside it one with another, and how both are kept."""
+    torch.manual_seed(0)
+    model, critic = torch.nn.Linear(1, 1), torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.Linear(3, 1))
+    groups = [{"params": part.parameters(), "momentum": momentum} for part, momentum in zip(critic, momenta)]
+    other = torch.optim.SGD(groups, lr=0.01) if momenta else torch.optim.Adam(critic.parameters(), lr=0.01)
+    kept = KeptValues()
+    kept.keep("critic", critic)
+    kept.keep("its optimizer", other)
+    return model, torch.optim.Adam(model.parameters()), kept, critic, other
+
+
+def critic_step(number, critic, optimizer):
+    optimizer.zero_grad()
+    critic(torch.randn(4, 3, generator=torch.Generator().manual_seed(number))).square().mean().backward()
+    optimizer.step()
+
+
+def kept_optimizers_go_on():
+    for momenta in ((0.9, 0.0), (0.0, 0.9), (0.9, 0.9), ()):
+        model, optimizer, kept, critic, other = critic_training(momenta)
+        for number in range(2):
+            critic_step(number, critic, other)
+        other.load_state_dict(other.state_dict())  # other tensors than at keep()
+        critic_step(2, critic, other)
+        with tempfile.TemporaryDirectory() as directory:
+            CheckpointDirectory(directory).save(model, optimizer, 3, kept=kept)
+            again = critic_training(momenta)
+            CheckpointDirectory(directory).load(*again[:2], kept=again[2])
+        for number in range(3, 5):
+            critic_step(number, critic, other)
+            critic_step(number, *again[3:])
+        assert_equal(list(again[3].parameters()), list(critic.parameters()))
+
+
+def fused_moments_have_the_order_of_their_parameters():
+    def new():
+        torch.manual_seed(0)
+        model = torch.nn.Conv2d(3, 4, 3).to(memory_format=torch.channels_last)
+        return model, torch.optim.Adam(model.parameters(), lr=0.01, fused=True)
+
+    def train(model, optimizer, numbers):
+        for number in numbers:
+            images = torch.randn(2, 3, 8, 8, generator=torch.Generator().manual_seed(number))
+            optimizer.zero_grad()
+            model(images.to(memory_format=torch.channels_last)).square().sum().backward()
+            optimizer.step()
+
+    whole, again = new(), new()
+    train(*whole, range(3))
+    with tempfile.TemporaryDirectory() as directory:
+        CheckpointDirectory(directory).save(*whole, 3)
+        CheckpointDirectory(directory).load(*again)
+    for each in (whole, again):
+        train(*each, range(3, 6))
+    assert_equal(again[0].weight, whole[0].weight)
+
+
+class Buffers(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.ones(2))
+        self.inner = torch.nn.Module()
+        lazily = torch.tensor([1 + 2j, 3 - 4j])
+        for name, dtype in (("single", torch.complex64), ("double", torch.complex128)):
+            self.register_buffer(f"conj_{name}", lazily.to(dtype).conj())
+            self.register_buffer(f"neg_{name}", lazily.to(dtype).conj().imag)
+        shared = torch.zeros(2)
+        self.register_buffer("hidden", shared, persistent=False)
+        self.inner.register_buffer("seen", shared)
+
+
+def buffers_come_back():
+    model, again = Buffers(), Buffers()
+    optimizer, other = (torch.optim.SGD(each.parameters(), lr=0.1) for each in (model, again))
+    model.inner.seen.fill_(5)
+    for name in ("conj_single", "conj_double", "neg_single", "neg_double"):
+        getattr(again, name).zero_()
+    with tempfile.TemporaryDirectory() as directory:
+        CheckpointDirectory(directory).save(model, optimizer, 1)
+        CheckpointDirectory(directory).load(again, other)
+    for name, value in model.state_dict().items():
+        assert torch.equal(again.state_dict()[name], value), name
+    assert again.conj_single.is_conj() and again.conj_single.tolist() == [1 - 2j, 3 + 4j]
+
+
+class Counted(torch.nn.Linear):
+    def get_extra_state(self):
+        return 3
+
+
+def what_is_not_handed_on_is_told():
+    model, optimizer, kept, critic, other = critic_training(())
+    critic[0].weight = torch.nn.Parameter(torch.zeros(3, 3))
+    raised(RuntimeError, lambda: CheckpointDirectory("unused").save(model, optimizer, 1, kept=kept), "0.weight",
+           "kept as 'critic'", "KeptValues")
+    lonely = KeptValues()
+    lonely.keep("its optimizer", other)
+    raised(ValueError, lambda: CheckpointDirectory("unused").save(model, optimizer, 1, kept=lonely),
+           'keep("its optimizer")', "neither the module's nor kept")
+    kept = critic_training(())[2:]
+    kept[2].add_param_group({"params": [torch.nn.Parameter(torch.zeros(1))]})
+    raised(RuntimeError, lambda: CheckpointDirectory("unused").save(model, optimizer, 1, kept=kept[0]), "add_param_group")
+    with warnings.catch_warnings(record=True) as told, tempfile.TemporaryDirectory() as directory:
+        warnings.simplefilter("always")
+        counted = Counted(1, 1)
+        CheckpointDirectory(directory).save(counted, torch.optim.SGD(counted.parameters(), lr=0.1), 1)
+    assert "get_extra_state() of Counted" in str(told[0].message), told
+
+
+def switches_that_are_off_come_back():
+    model = torch.nn.Linear(1, 1)
+    one, two = (torch.optim.SGD(model.parameters(), lr=0.1, maximize=True) for _ in range(2))
+    one.param_groups[0]["maximize"] = False
+    one.state[model.weight]["mine"] = two.state[model.weight]["mine"] = 7
+    with tempfile.TemporaryDirectory() as directory:
+        CheckpointDirectory(directory).save(model, one, 1)
+        CheckpointDirectory(directory).load(model, two)
+    assert two.param_groups[0]["maximize"] is False and two.state[model.weight]["mine"] == 7
+
+
+def fused_steps_are_counted():
+    """A step in a loop without update() is one more step, however the optimizer writes."""
+    for fused in (False, True):
+        elastic, done = ElasticContext(), []
+
+        def body():
+            model = torch.nn.Linear(3, 1)
+            optimizer = torch.optim.AdamW(model.parameters(), fused=fused)
+            state = ElasticState(elastic, model, optimizer)
+            state.restore()
+            for _ in state.steps(0, 3):
+                optimizer.zero_grad()
+                model(torch.ones(2, 3)).sum().backward()
+                optimizer.step()
+            with state.update():
+                pass
+            model(torch.ones(2, 3)).sum().backward()
+            optimizer.step()
+            raised(RuntimeError, state.update().__enter__, "since the update() of step 3")
+            done.append(1)
+
+        elastic.run(body)
+        assert done, fused
+
+
+def replaced_tensors_and_generators_of_a_loop():
+    elastic, drawn = ElasticContext(), []
+
+    def body():
+        model = torch.nn.Linear(1, 1)
+        model.register_buffer("mean", torch.zeros(1))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        state = ElasticState(elastic, model, optimizer)
+        state.seed_each_step(3)
+        state.restore()
+        for step in state.steps(1, 4):
+            drawn.append((step, random.random()))
+        for step in state.steps(3, 4):
+            drawn.append((step, random.random()))
+
+        def loop():
+            for _ in state.steps(4, 6):
+                model.mean = model.mean + 1
+
+        raised(RuntimeError, loop, "mean of the module is another tensor")
+
+    elastic.run(body)
+    assert drawn[2] == drawn[3] and len(set(drawn)) == 3, drawn
+
+
 if __name__ == "__main__":
     DistributedManager.initialize()
     every_optimizer_goes_on_from_its_checkpoint()
     written_values_are_read()
     numpys_numbers_are_plain()
     sets_are_written_alike_by_all_processes()
+    kept_optimizers_go_on()
+    fused_moments_have_the_order_of_their_parameters()
+    buffers_come_back()
+    what_is_not_handed_on_is_told()
+    switches_that_are_off_come_back()
+    fused_steps_are_counted()
+    replaced_tensors_and_generators_of_a_loop()
     DistributedManager.cleanup()

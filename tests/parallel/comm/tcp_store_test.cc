@@ -195,12 +195,12 @@ TEST(TcpStoreTest, AnUnknownHostIsNamed) {
 // Its rank 0 is a little later in leaving the job before, which was started otherwise.
 TEST(TcpStoreTest, ARankThatWasInTheJobBeforeWaitsForItsStoreToEnd) {
   const int port = free_port();
-  InstanceHistory history;
+  InstanceHistory host_history, history;
   StorePtr before, after;
   {
     const auto client = std::async(std::launch::async,
                                    [&] { return join_tcp_store(rank_of(1, 2, port), history); });
-    before = join(rank_of(0, 2, port));
+    before = join_tcp_store(rank_of(0, 2, port), host_history);
   }
   // Another process is refused at once.
   EXPECT_THAT(error_of(rank_of(1, 2, port, "job B")), HasSubstr("two jobs use one port"));
@@ -208,7 +208,7 @@ TEST(TcpStoreTest, ARankThatWasInTheJobBeforeWaitsForItsStoreToEnd) {
       std::launch::async, [&] { return join_tcp_store(rank_of(1, 2, port, "job B"), history); });
   std::this_thread::sleep_for(milliseconds(300));
   before = nullptr;
-  after = join(rank_of(0, 2, port, "job B"));
+  after = join_tcp_store(rank_of(0, 2, port, "job B"), host_history);
   client.wait();
   EXPECT_EQ(history.identity, "job B");
   // One that never ends is refused too.
