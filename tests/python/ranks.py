@@ -248,9 +248,111 @@ def futures(rank, size):
     results = [work.get_future().then(lambda future: future.value()[0].sum().item()) for work in works]
     assert [result.wait() for result in results] == [1000.0 * i * size for i in range(50)]
 
+    # A continuation that waits for other futures, as PowerSGD's do. One at a time: torch runs one that comes late on this thread.
+    def again(future):
+        return dist.all_reduce(future.value()[0].clone(), async_op=True).get_future().wait()[0].sum().item()
 
-CASES = [collectives, uneven_all_to_all, point_to_point, objects, subgroups, functional, futures, other_threads,
-         fork_workers, mismatch, dtensor, ddp, fsdp2]
+    for i in range(20):
+        result = dist.all_reduce(torch.full((10,), float(i)), async_op=True).get_future().then(again)
+        assert result.wait() == 10.0 * i * size * size
+    # On no thread of the program's: neither its lock nor its modes are in the way.
+    lock, x, w = threading.Lock(), torch.full((1, 3), 1 / 3), torch.ones(3, 1, requires_grad=True)
+
+    def locked(future):
+        with lock:
+            return future.value()[0] @ w
+
+    if rank == size - 1:
+        time.sleep(0.2)
+    future = dist.all_reduce(x, async_op=True).get_future().then(locked)
+    with lock, torch.autocast("cpu", torch.bfloat16), torch.no_grad():
+        dist.all_reduce(torch.ones(3))
+    assert future.wait().dtype == torch.float32 and future.wait().requires_grad
+    work = dist.all_reduce(torch.ones(3), async_op=True)
+    future = work.get_future()
+    work.wait()
+    assert future.done()
+
+
+def shared_memory(rank, size):
+    """Inputs that lie in outputs: what is sent is what the tensors held before the call."""
+    for n in (3, 1 << 18):
+        values = torch.arange(size * n, dtype=torch.float64).view(size, n) + 1000 * rank
+        expected = [torch.arange(rank * n, (rank + 1) * n, dtype=torch.float64) + 1000 * r for r in range(size)]
+        pieces = list(values.clone())
+        dist.all_to_all(pieces, pieces)
+        assert torch.equal(torch.stack(pieces), torch.stack(expected))
+        flat = torch.cat([torch.zeros(n, dtype=torch.float64), values.flatten()])  # it overlaps itself by all but one piece
+        dist.all_to_all_single(flat[:size * n], flat[n:])
+        assert torch.equal(flat[:size * n], torch.cat(expected))
+        firsts = torch.stack([torch.arange(n, dtype=torch.float64) + 1000 * r for r in range(size)])
+        whole = values.flatten().clone()
+        dist.all_gather_into_tensor(whole, whole[:n])
+        assert torch.equal(whole, firsts.flatten())
+        pieces = list(values.clone())
+        dist.all_gather(pieces, pieces[0])
+        assert torch.equal(torch.stack(pieces), firsts)
+        pieces = list(values.clone())
+        dist.gather(pieces[0], pieces if rank == size - 1 else None, dst=size - 1)
+        assert torch.equal(torch.stack(pieces), firsts if rank == size - 1 else values)
+        pieces = list(values.clone())
+        dist.scatter(pieces[0], pieces if rank == size - 1 else None, src=size - 1)
+        assert torch.equal(pieces[0], torch.arange(rank * n, (rank + 1) * n, dtype=torch.float64) + 1000 * (size - 1))
+        sums = sum(expected)
+        whole = values.flatten().clone()
+        dist.reduce_scatter_tensor(whole[:n], whole)
+        assert torch.equal(whole[:n], sums)
+        pieces = list(values.clone())
+        dist.reduce_scatter(pieces[0], pieces)
+        assert torch.equal(pieces[0], sums)
+
+
+class Spectral(nn.Module):
+    """A layer with complex parameters, as neural operators have them."""
+
+    def __init__(self):
+        super().__init__()
+        generator = torch.Generator().manual_seed(3)
+        self.modes = nn.Parameter(torch.randn(3, 5, dtype=torch.complex64, generator=generator))
+        self.more = nn.Parameter(torch.randn(7, dtype=torch.complex64, generator=generator))
+        self.bias = nn.Parameter(torch.ones(4))
+
+    def forward(self, x):
+        return (self.modes * x).abs().sum() + (self.more * x.sum()).real.square().sum() + (self.bias * x.real.sum()).sum()
+
+
+def complex_parameters(rank, size):
+    trained = {}
+    for name in (BACKEND, "gloo"):
+        group = dist.new_group(backend=name)
+        for views in (False, True):
+            model = nn.parallel.DistributedDataParallel(Spectral(), process_group=group, gradient_as_bucket_view=views)
+            for step in range(3):
+                model.zero_grad()
+                model(torch.full((3, 5), complex(rank + 1, step))).backward()
+            trained[name, views] = [p.grad.clone() for p in model.parameters()]
+    for views in (False, True):
+        for mine, other in zip(trained[BACKEND, views], trained["gloo", views]):
+            assert torch.allclose(mine, other, rtol=1e-6), (mine, other)
+
+
+def power_sgd(rank, size):
+    """A hook of torch's whose continuations wait for collectives. One bucket: with more, ranks' threads call in other orders."""
+    from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook
+
+    trained = {}
+    for name in (BACKEND, "gloo"):
+        group = dist.new_group(backend=name)
+        model = nn.parallel.DistributedDataParallel(network(), process_group=group)
+        state = powerSGD_hook.PowerSGDState(group, matrix_approximation_rank=2, start_powerSGD_iter=2, min_compression_rate=1)
+        model.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
+        train(model, rank, 5)
+        trained[name] = torch.cat([p.detach().flatten() for p in model.parameters()])
+    assert torch.allclose(trained[BACKEND], trained["gloo"], rtol=1e-4, atol=1e-5)
+
+
+CASES = [collectives, uneven_all_to_all, point_to_point, objects, subgroups, functional, futures, shared_memory, other_threads,
+         fork_workers, mismatch, dtensor, ddp, complex_parameters, power_sgd, fsdp2]
 
 
 def run(rank, size, names):

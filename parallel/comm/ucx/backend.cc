@@ -137,6 +137,11 @@ bool UcxBackend::supportsTensorAlloc(c10::DeviceIndex index) {
 }
 
 at::Tensor UcxBackend::allocateTensor(long size, at::TensorOptions options) {
+  // LibTorch's reducer lays gradients of complex parameters out as real numbers, and asks for as
+  // many complex ones.
+  if (const at::ScalarType type = options.dtype().toScalarType(); at::isComplexType(type)) {
+    return allocateTensor(2 * size, options.dtype(c10::toRealValueType(type)));
+  }
   SharedHeap* const heap = options.device().is_cpu() ? SharedHeap::of_process() : nullptr;
   const size_t bytes = static_cast<size_t>(size) * options.dtype().itemsize();
   void* block = nullptr;
@@ -171,7 +176,10 @@ UcxBackend::WorkPtr UcxBackend::submit(std::shared_ptr<Plans> all, c10d::OpType 
                                        std::function<void()>* finish) {
   Plans& plans = *all;
   if (work == nullptr) {  // a call, and not the end of coalesced ones
-    for (Plan& plan : plans) plan.node_number = NodeNumber::current(serial_);
+    for (Plan& plan : plans) {
+      plan.node_number = NodeNumber::current(serial_);
+      if (!plan.is_wrong()) plan.keep_inputs_apart(rank_);
+    }
     check_collectives_allowed([&] { return words_of(plans); });
     if (auto coalesced = put_off(plans)) return coalesced;
     work = c10::make_intrusive<UcxWork>(group_, type);

@@ -158,6 +158,90 @@ void UcxBackend::Plan::add_output(const StridedSpan& span, int64_t cut) {
 
 namespace {
 
+bool is_same(const ConstStridedSpan& a, const ConstStridedSpan& b) {
+  return a.data == b.data && a.layout.rows == b.layout.rows &&
+         a.layout.row_bytes == b.layout.row_bytes &&
+         (a.layout.rows <= 1 || a.layout.pitch == b.layout.pitch);
+}
+
+// Perhaps more often than they do: rows of other pitches may lie between each other.
+bool overlap(const ConstStridedSpan& a, const ConstStridedSpan& b) {
+  if (a.data == nullptr || b.data == nullptr) return false;
+  if (a.layout.bytes() == 0 || b.layout.bytes() == 0) return false;
+  if (a.data + a.layout.extent() <= b.data || b.data + b.layout.extent() <= a.data) return false;
+  if (a.layout.is_contiguous() || b.layout.is_contiguous()) {
+    if (a.layout.is_contiguous() && b.layout.is_contiguous()) return true;
+    const ConstStridedSpan& rows = a.layout.is_contiguous() ? b : a;
+    const ConstStridedSpan& run = a.layout.is_contiguous() ? a : b;
+    const int64_t begin = run.data - rows.data, end = begin + run.layout.bytes();
+    if (begin < 0) return true;
+    // Within the gap behind one row.
+    const int64_t in_pitch = begin % rows.layout.pitch;
+    return in_pitch < rows.layout.row_bytes || end - begin + in_pitch > rows.layout.pitch;
+  }
+  const int64_t pitch = a.layout.pitch;
+  if (pitch != b.layout.pitch) return true;
+  const int64_t shift = ((b.data - a.data) % pitch + pitch) % pitch;
+  return shift < a.layout.row_bytes || shift + b.layout.row_bytes > pitch;
+}
+
+// Whether no byte between the first and the last one of the inputs is one of the outputs'.
+bool lie_apart(const ucx::InputSpans& inputs, const ucx::OutputSpans& outputs) {
+  const auto range_of = [](const auto& spans) {
+    std::pair<const std::byte*, const std::byte*> range(nullptr, nullptr);
+    for (const auto& span : spans) {
+      if (span.data == nullptr) continue;
+      const std::byte* const end = span.data + span.layout.extent();
+      if (range.first == nullptr || span.data < range.first) range.first = span.data;
+      if (end > range.second) range.second = end;
+    }
+    return range;
+  };
+  const auto read = range_of(inputs), written = range_of(outputs);
+  return read.second <= written.first || written.second <= read.first;
+}
+
+}  // namespace
+
+void UcxBackend::Plan::keep_inputs_apart(int rank) {
+  switch (spec.kind) {
+    case OperationKind::kAllGather:
+    case OperationKind::kGather:
+    case OperationKind::kScatter:
+    case OperationKind::kReduceScatter:
+    case OperationKind::kAllToAll:
+    case OperationKind::kAllGatherV:
+    case OperationKind::kGatherV:
+    case OperationKind::kScatterV:
+    case OperationKind::kReduceScatterV:
+    case OperationKind::kAllToAllV:
+      break;
+    default:
+      return;
+  }
+  if (inputs.empty() || outputs.empty() || lie_apart(inputs, outputs)) return;
+  const auto own_of = [&](const auto& spans) {
+    return spans.size() == 1 ? size_t{0} : static_cast<size_t>(rank);
+  };
+  const size_t own_input = own_of(inputs), own_output = own_of(outputs);
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    bool lies_in_outputs = false;
+    for (size_t o = 0; o < outputs.size() && !lies_in_outputs; ++o) {
+      const bool is_in_place = i == own_input && o == own_output && is_same(inputs[i], outputs[o]);
+      lies_in_outputs = !is_in_place && overlap(inputs[i], outputs[o]);
+    }
+    if (!lies_in_outputs) continue;
+    const int64_t length = inputs[i].layout.bytes();
+    owners.push_back(at::empty({length}, at::kByte));
+    const StridedSpan kept = contiguous(owners.back().mutable_data_ptr(), length);
+    copy(inputs[i], 0, kept, 0, length);
+    inputs[i] = kept;
+    if (i == own_input) in_place = false;
+  }
+}
+
+namespace {
+
 // Calls add(layout, offset, cut) for each slice.
 template <class Add>
 void for_slices(const UcxBackend::Plan::Slices& slices, Add add) {

@@ -96,6 +96,10 @@ struct UcxBackend::Plan : CallCheck {
   void add_inputs(const ConstStridedSpan& whole, const Slices& slices);
   void add_outputs(const StridedSpan& whole, const Slices& slices);
 
+  // Memory that is written may still be read for another rank. So what lies in the outputs, other
+  // than the rank's own part which is there already, is copied and read from there.
+  void keep_inputs_apart(int rank);
+
   bool is_point_to_point() const {
     return spec.kind == OperationKind::kSend || spec.kind == OperationKind::kReceive;
   }

@@ -8,6 +8,7 @@
 #include "core/log.h"
 #include "core/mutex.h"
 #include "fmt/format.h"
+#include "parallel/base/callback_threads.h"
 #include "parallel/base/collective_errors.h"
 #include "parallel/base/interrupts.h"
 #include "parallel/base/no_collectives.h"
@@ -70,6 +71,16 @@ struct UcxWork::State {
     return error;
   }
 
+  // Who has waited for the Work may read its future.
+  void await_future() {
+    c10::intrusive_ptr<c10::ivalue::Future> asked_for;
+    {
+      MutexLock lock(mu);
+      asked_for = future;
+    }
+    if (asked_for != nullptr) asked_for->wait();
+  }
+
   // The engine's threads let no exception through, and neither do the future's own callbacks
   // (then()); only what was added by addCallback() can throw here.
   void complete_future(c10::ivalue::Future& to) {
@@ -100,6 +111,12 @@ std::optional<ucx::Failure> lost_one(const ucx::Group& group,
     if (std::optional<ucx::Failure> failure = group.cannot_end(*operation)) return failure;
   }
   return std::nullopt;
+}
+
+// Messages have no sequence, and end in any order.
+bool are_collectives(const UcxWork::Operations& operations) {
+  return std::all_of(operations.begin(), operations.end(),
+                     [](const OperationPtr& operation) { return operation->sequence() > 0; });
 }
 
 // Calls `last` when all are done, perhaps now. From now on the progress thread drives them.
@@ -200,6 +217,7 @@ bool UcxWork::wait(std::chrono::milliseconds timeout) {
     }
   }
   if (const std::exception_ptr error = state_->settle()) std::rethrow_exception(error);
+  if (!group_->is_forked()) state_->await_future();
   return true;
 }
 
@@ -247,9 +265,24 @@ c10::intrusive_ptr<c10::ivalue::Future> UcxWork::getFuture() {
     future->setError(to_exception(*lost));
     return future;
   }
-  // The State is kept by the callback, the future by both: it is gone when the callback has run.
-  when_done(*group_, state_->operations,
-            [state = state_, future] { state->complete_future(*future); });
+  if (state_->is_done()) {
+    state_->complete_future(*future);  // which has no callback yet
+    return future;
+  }
+  // Callbacks may wait for other futures, and take locks that a thread holds which waits for an
+  // operation: neither the progress thread nor that one runs them. They may call collectives, so
+  // those of collectives run in one order on all ranks. The State is kept by the callback, the
+  // future by both: it is gone when the callback has run.
+  const auto turn = std::make_shared<CallbackTurn>(
+      are_collectives(state_->operations) ? group_.get() : nullptr,
+      [state = state_, future, weak = std::weak_ptr<ucx::Group>(group_)] {
+        state->complete_future(*future);
+        if (const auto group = weak.lock()) group->end_callback();
+      });
+  when_done(*group_, state_->operations, [turn, weak = std::weak_ptr<ucx::Group>(group_)] {
+    if (const auto group = weak.lock()) group->begin_callback();
+    turn->ready();
+  });
   return future;
 }
 

@@ -101,6 +101,11 @@ class Group {
   // must not throw. Hands over, too.
   void on_done(const std::shared_ptr<Operation>& operation, std::function<void()> callback);
 
+  // Around what runs on another thread because an operation is done: this rank is not stuck
+  // meanwhile, since that may call.
+  void begin_callback();
+  void end_callback();
+
   // Ends all operations here and on the other members, now and later (kAborted). `reason` is a full
   // sentence, the failure's.
   void abort(const std::string& reason);

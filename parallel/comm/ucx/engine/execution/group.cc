@@ -93,6 +93,9 @@ void Group::on_done(const std::shared_ptr<Operation>& operation, std::function<v
   engine_->impl_->on_done(operation, std::move(callback));
 }
 
+void Group::begin_callback() { engine_->impl_->count_callbacks(1); }
+void Group::end_callback() { engine_->impl_->count_callbacks(-1); }
+
 void Group::abort(const std::string& reason) {
   if (engine_->impl_->is_forked()) return;
   engine_->impl_->abort(id_, {FailureKind::kAborted, reason, {config_.rank}});

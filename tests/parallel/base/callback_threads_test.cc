@@ -1,0 +1,79 @@
+#include "parallel/base/callback_threads.h"
+
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <future>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+namespace meshrun {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::steady_clock;
+
+TEST(CallbackThreadsTest, CallbacksOfOneOrderStartAsTheirTurnsWereTaken) {
+  std::mutex mu;
+  std::vector<int> ran;
+  std::promise<void> last;
+  const int order = 0;
+  std::vector<std::unique_ptr<CallbackTurn>> turns;
+  for (int i = 0; i < 20; ++i) {
+    turns.push_back(std::make_unique<CallbackTurn>(&order, [&, i] {
+      const std::lock_guard lock(mu);
+      ran.push_back(i);
+      if (i == 19) last.set_value();
+    }));
+  }
+  turns[7].reset();  // gives its turn up
+  for (int i = 19; i >= 0; --i) {
+    if (turns[static_cast<size_t>(i)]) turns[static_cast<size_t>(i)]->ready();
+  }
+  last.get_future().get();
+  const std::lock_guard lock(mu);
+  EXPECT_EQ(ran,
+            std::vector<int>({0, 1, 2, 3, 4, 5, 6, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19}));
+}
+
+TEST(CallbackThreadsTest, ACallbackWaitsForOneThatItMakes) {
+  const int order = 0;
+  std::promise<void> outer;
+  CallbackTurn first(&order, [&] {
+    std::promise<void> inner;
+    CallbackTurn turn(&order, [&] { inner.set_value(); });
+    turn.ready();
+    inner.get_future().get();
+    outer.set_value();
+  });
+  const auto since = steady_clock::now();
+  first.ready();
+  outer.get_future().get();
+  EXPECT_LT(steady_clock::now() - since, CallbackTurn::kPatience);
+}
+
+TEST(CallbackThreadsTest, ACallbackWaitsForOneWhoseTurnIsLater) {
+  const int order = 0;
+  std::promise<void> second_ran, both;
+  CallbackTurn first(&order, [&] {
+    second_ran.get_future().get();
+    both.set_value();
+  });
+  CallbackTurn second(&order, [&] { second_ran.set_value(); });
+  first.ready();
+  second.ready();
+  both.get_future().get();
+}
+
+TEST(CallbackThreadsTest, WithoutAnOrderItRunsWhenItIsReady) {
+  std::promise<void> ran;
+  CallbackTurn waits(nullptr, [] {});
+  CallbackTurn turn(nullptr, [&] { ran.set_value(); });
+  turn.ready();
+  turn.ready();
+  ran.get_future().get();
+}
+
+}  // namespace
+}  // namespace meshrun
