@@ -49,9 +49,7 @@ GroupHandle group_named(std::string_view name) {
 
 void forget_traced_programs() {
   const pybind11::gil_scoped_acquire lock;
-  const pybind11::object dynamo =
-      pybind11::module_::import("sys").attr("modules").attr("get")("torch._dynamo");
-  if (!dynamo.is_none()) dynamo.attr("reset")();
+  pybind11::module_::import("meshrun._torch_entry").attr("forget_traced_programs")();
 }
 
 SymSizes kept(at::OptionalSymIntArrayRef sizes) {

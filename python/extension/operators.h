@@ -37,8 +37,7 @@ using GroupHandle = c10::intrusive_ptr<c10d::ProcessGroup>;
 // Raises RuntimeError where this process has no group of that name.
 GroupHandle group_named(std::string_view name);
 
-// Makes torch.compile trace its programs again: they have ranks and sizes of groups inside, and a
-// group of the same name has other members now.
+// meshrun/_torch_entry.py's: a group of the same name has other members now.
 void forget_traced_programs();
 
 // What traced operators keep of `sizes`.

@@ -5,6 +5,8 @@ The first runs in every `import torch`, also of programs that never use meshrun.
 group loads the extension, and says what is wrong with it.
 """
 
+import sys
+
 NAME = "meshrun"
 
 
@@ -26,6 +28,14 @@ def register():
         Backend.register_backend(NAME, _create, extended_api=True, devices=devices)
         # Its groups keep flight records by themselves. Else torch 2.15 would keep a second one, for 4 us of every call.
         getattr(distributed_c10d, "_FR_SELF_RECORDING_BACKENDS", set()).add(NAME)
+
+
+def forget_traced_programs():
+    """Makes torch.compile trace its programs again: they have ranks and sizes of groups inside, and a group of the same name
+    has other members now."""
+    dynamo = sys.modules.get("torch._dynamo")
+    if dynamo is not None:
+        dynamo.reset()
 
 
 def _create(call, options):

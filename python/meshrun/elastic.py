@@ -159,7 +159,6 @@ class _Keeper:
             raise TypeError(f"keep({name!r}) got a {type(value).__name__}, and takes a tensor, a module, an optimizer, what has a "
                             "state_dict, or two functions; a number is kept as a tensor of it, torch.tensor(x)")
 
-
     def _check_tensors(self):
         """Raises RuntimeError where a module has another tensor than when it came here: it would not be handed on."""
         for what, module, tensors in self._modules:

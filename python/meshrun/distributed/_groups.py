@@ -1,7 +1,5 @@
 """How functions read their argument `group`."""
 
-import sys
-
 import torch
 from torch.distributed import distributed_c10d
 
@@ -42,14 +40,6 @@ def _name_of_named(name):
     if manager is not None:
         manager.group(name)  # raises
     raise ValueError(f"this process has no group {name!r}; its groups are {', '.join(known) or 'none'}")
-
-
-def forget_traced_programs():
-    """Makes torch.compile trace its programs again: they have ranks and sizes of groups inside, and a group of the same name
-    will have other members."""
-    dynamo = sys.modules.get("torch._dynamo")
-    if dynamo is not None:
-        dynamo.reset()
 
 
 def _manager():

@@ -18,7 +18,6 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
 import meshrun._torch_entry as _entry
-from meshrun.distributed._groups import forget_traced_programs
 from meshrun.torch import _extension
 
 # How long cleanup waits for groups that are not the manager's, such as a program's own on Gloo.
@@ -63,7 +62,7 @@ def join_torch():
         timeout=_extension.manager_timeout()))
     _hooks = hook, sys.excepthook
     _world, _process = group, os.getpid()
-    forget_traced_programs()
+    _entry.forget_traced_programs()
     for name in _extension.manager_group_names():
         named_group(name)
     if _extension.manager_mesh_names():
