@@ -11,6 +11,7 @@
 
 #include "parallel/base/digest.h"
 #include "parallel/base/no_collectives.h"
+#include "parallel/base/process.h"
 #include "parallel/checkpoint/agreement.h"
 #include "parallel/checkpoint/commit.h"
 #include "parallel/checkpoint/contents.h"
@@ -89,11 +90,29 @@ StepWriter writer_of(const std::string& path) {
           }};
 }
 
-// Committed, and its writer died before it took its name.
-void finish_committed(const std::string& path) {
-  if (const auto committed = right_of(path).newest()) {
-    finish_step_directory(path, committed->step, committed->digest, committed->temporary);
-  }
+// Gives the newest commit its own name, if its writer died before it did. Returns it if it is not
+// in the directory and was written in an earlier generation, whose rank 0 may have been on another
+// host. What this generation has written lay here: the program has removed it.
+std::optional<agent::Checkpoint> finish_committed(const std::string& path) {
+  const CommitRight right = right_of(path);
+  const auto committed = right.newest();
+  if (!committed) return std::nullopt;
+  const bool is_here =
+      finish_step_directory(path, committed->step, committed->digest, committed->temporary);
+  return is_here || committed->generation == right.generation() ? std::nullopt : committed;
+}
+
+// Else the job would go on from fewer steps than it has done.
+void check_is_here(const std::string& path) {
+  const auto elsewhere = finish_committed(path);
+  if (!elsewhere) return;
+  const std::vector<StepDirectory> found = list_step_directories(path);
+  throw std::runtime_error(
+      "the job's newest checkpoint in " + path + ", of step " + std::to_string(elsewhere->step) +
+      ", is not on " + host_name() + ", where rank 0 is now: the newest here is " +
+      (found.empty() ? "none" : "that of step " + std::to_string(found.back().manifest.step)) +
+      ". Use a directory that all hosts share; or copy step-" + std::to_string(elsewhere->step) +
+      " from the host that wrote it; to go on from what is here, submit a new job");
 }
 
 // Collective, where ranks save other values, or a rank has none to save. `unsaved`: why this one
@@ -256,7 +275,7 @@ std::optional<TrainingProgress> CheckpointDirectory::load(torch::nn::Module& mod
   json header;
   if (group->getRank() == 0) {
     const Result result = guarded([&] {
-      finish_committed(path_);
+      check_is_here(path_);
       loaded = detail::read_newest(path_, options_.identity, options_.former_file, parts, optimizer,
                                    kept);
       return loaded ? Outcome::kDone : Outcome::kNothing;

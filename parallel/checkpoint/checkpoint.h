@@ -13,7 +13,8 @@
 // that are cut like it, are gathered within the shard group of rank 0. All other parameters and
 // buffers are equal on all ranks; rank 0's are written. Python's safetensors reads the files.
 //
-// Only rank 0 sees the directory, so no file system need be shared. It writes aside, flushes and
+// Only rank 0 sees the directory, so no file system need be shared while it stays on its host. It
+// writes aside, flushes and
 // renames: a crash leaves the former checkpoints. Under meshrun the coordinator commits a
 // checkpoint before it is renamed, so that a rank which the job has left behind writes none; one
 // that was committed and not renamed is finished by the next load(). The newest complete one is
@@ -32,7 +33,8 @@
 //   CheckpointDamagedError    a file is truncated, damaged or missing, or of a later format
 //   CheckpointMismatchError   the checkpoint is of another run, model or optimizer, or keeps other
 //                             values: both sides
-//   CheckpointFileError       the system refuses to read or write
+//   CheckpointFileError       the system refuses to read or write; load(): the job's newest commit
+//                             is not on the host where rank 0 is now
 //   CheckpointRefusedError    another generation of the job holds the right to write checkpoints
 //   c10::NotImplementedError  the optimizer is none of Adam, AdamW, SGD; a parameter or a buffer is
 //                             a ShardTensor

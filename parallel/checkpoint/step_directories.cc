@@ -164,14 +164,18 @@ void write_step_directory(const std::string& directory, Manifest manifest,
   }
 }
 
-void finish_step_directory(const std::string& directory, int64_t step, const std::string& digest,
+bool finish_step_directory(const std::string& directory, int64_t step, const std::string& digest,
                            const std::string& temporary) {
+  const auto is_committed = [&](const fs::path& checkpoint) {
+    const fs::path manifest = checkpoint / kManifest;
+    return fs::exists(manifest) && Sha256(read_file(manifest)) == digest;
+  };
   // A name, and nothing that leads elsewhere.
   const fs::path aside = fs::path(directory) / fs::path(temporary).filename();
   const fs::path path = fs::path(directory) / (kStepPrefix + std::to_string(step));
-  const fs::path manifest = aside / kManifest;
-  if (temporary.empty() || !fs::exists(manifest) || Sha256(read_file(manifest)) != digest) return;
+  if (temporary.empty() || !is_committed(aside)) return is_committed(path);
   replace(aside, path, os::SyncDirectory);
+  return true;
 }
 
 }  // namespace meshrun

@@ -69,8 +69,9 @@ void write_step_directory(const std::string& directory, Manifest manifest,
                           const StepWriter& writer);
 
 // Renames the checkpoint of `step` that was committed as `temporary`, if its writer ended before it
-// could. No effect where it is there, or where neither is: then it lies on another host.
-void finish_step_directory(const std::string& directory, int64_t step, const std::string& digest,
+// could. Returns whether it is there under its own name now. If not, it lies on another host, or
+// was removed or replaced.
+bool finish_step_directory(const std::string& directory, int64_t step, const std::string& digest,
                            const std::string& temporary);
 
 }  // namespace meshrun

@@ -775,6 +775,55 @@ const bool kLosesAnAnswer = register_rank_function("loses_an_answer", [] {
   DistributedManager::cleanup();
 });
 
+// Rank 0 saves step 5 in generation 1, and step 6 in generation 2 on another host. It loads in
+// generation 2 after it has removed its files, and in generation 3 on the first host.
+const bool kRankZeroMoves = register_rank_function("rank_0_moves", [] {
+  std::shared_ptr<FakeAgent> agent;
+  const auto generation = [&](uint64_t number) {
+    auto next = std::make_shared<FakeAgent>(agent::Assignment{.job_id = "job",
+                                                              .generation = number,
+                                                              .world_size = 1,
+                                                              .local_world_size = 1},
+                                            c10::make_intrusive<c10d::HashStore>());
+    if (agent) next->take_commits_of(*agent);
+    agent = std::move(next);
+    DistributedManager::cleanup();
+    DistributedManager::initialize({.agent = agent});
+  };
+  const std::string run = directory() + "/run";
+  const std::string first_host = directory() + "/first";
+  const auto save = [&](int64_t step) {
+    Network network((Group()));
+    const Optimizer optimizer = make_optimizer(network);
+    CheckpointDirectory(run, options()).save(*network, *optimizer, {step, {}});
+  };
+  const auto load = [&] {
+    Network network((Group()));
+    const Optimizer optimizer = make_optimizer(network);
+    return CheckpointDirectory(run, options()).load(*network, *optimizer);
+  };
+  generation(1);
+  save(5);
+  fs::rename(run, first_host);
+
+  generation(2);
+  const auto raises = [](const std::string& found) {
+    return ::testing::ThrowsMessage<CheckpointFileError>(HasSubstr(found));
+  };
+  EXPECT_THAT(load, raises("of step 5, is not on"));
+  EXPECT_THAT(load, raises("the newest here is none"));
+  save(6);
+  EXPECT_EQ(load()->step, 6);
+  fs::remove_all(run);
+  EXPECT_FALSE(load().has_value());
+
+  generation(3);
+  fs::rename(first_host, run);
+  EXPECT_THAT(load, raises("of step 6, is not on"));
+  EXPECT_THAT(load, raises("the newest here is that of step 5"));
+  DistributedManager::cleanup();
+});
+
 class CheckpointTest : public testing::Test {
  protected:
   CheckpointTest() {
@@ -1085,6 +1134,10 @@ TEST(SafetensorsTest, NamesThatAreNotUtf8AreRefusedWithTheirBytes) {
 TEST_F(CheckpointTest, ACommittedCheckpointIsFinishedBeforeTheNextOneIsWritten) {
   expect_success(
       run_ranks("loses_an_answer", {{{"TEST_DIRECTORY", directory_}}}, RankStart::kExec));
+}
+
+TEST_F(CheckpointTest, ACommittedCheckpointOfAnotherHostIsAnErrorAndNoEarlierStep) {
+  expect_success(run_ranks("rank_0_moves", {{{"TEST_DIRECTORY", directory_}}}, RankStart::kExec));
 }
 
 TEST_F(CheckpointTest, WhatIsForeignOrDamagedIsOneErrorOnEveryRankAndNothingChanges) {

@@ -201,13 +201,15 @@ TEST_F(StepDirectoriesTest, WhatWasCommittedAndNotRenamedIsFinished) {
     throw std::runtime_error("the writer dies here");
   };
   EXPECT_THROW(write(6), std::runtime_error);
-  finish_step_directory(directory_, 6, "another digest", temporary);
+  EXPECT_FALSE(finish_step_directory(directory_, 6, "another digest", temporary));
   EXPECT_THAT(steps(), ElementsAre(5));
-  finish_step_directory(directory_, 6, digest, temporary);
+  EXPECT_TRUE(finish_step_directory(directory_, 6, digest, temporary));
   EXPECT_THAT(steps(), ElementsAre(5, 6));
   EXPECT_EQ(read_verified(newest(), "model"), "tensors");
-  finish_step_directory(directory_, 6, digest, temporary);
+  EXPECT_TRUE(finish_step_directory(directory_, 6, digest, temporary));
   EXPECT_THAT(steps(), ElementsAre(5, 6));
+  EXPECT_FALSE(finish_step_directory(directory_, 6, "another digest", temporary));
+  EXPECT_FALSE(finish_step_directory(directory_ + "/elsewhere", 6, digest, temporary));
 }
 
 TEST_F(StepDirectoriesTest, EveryTruncationAndChangedByteIsFound) {

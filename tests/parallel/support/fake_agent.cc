@@ -44,6 +44,11 @@ void FakeAgent::lose_answers_of_commits(bool lose) {
   loses_commits_ = lose;
 }
 
+void FakeAgent::take_commits_of(FakeAgent& former) {
+  const std::scoped_lock lock(mutex_, former.mutex_);
+  checkpoints_ = former.checkpoints_;
+}
+
 int64_t FakeAgent::store_calls() const {
   const std::lock_guard lock(mutex_);
   return store_calls_;
@@ -208,7 +213,8 @@ absl::Status FakeAgent::CommitCheckpoint(std::string_view name, int64_t step,
   const bool is_expected =
       known == checkpoints_.end() ? !expected.has_value() : expected == known->second.step;
   if (!is_expected) return absl::FailedPreconditionError("the newest commit is another one");
-  checkpoints_[std::string(name)] = {step, std::string(digest), std::string(temporary), 1};
+  checkpoints_[std::string(name)] = {step, std::string(digest), std::string(temporary),
+                                     assignment_.generation};
   if (loses_commits_) return absl::FailedPreconditionError("generation 2 has the right");
   return absl::OkStatus();
 }

@@ -28,6 +28,8 @@ class FakeAgent : public agent::Agent {
   // The next commits are kept and refused: the answer to the first try was lost, and the second
   // came when the generation was over.
   void lose_answers_of_commits(bool lose);
+  // The commits of the job's generation before.
+  void take_commits_of(FakeAgent& former);
   // Number of store calls by this rank so far.
   int64_t store_calls() const;
   // Registered by this rank: "name backend: ranks".
