@@ -780,11 +780,10 @@ const bool kLosesAnAnswer = register_rank_function("loses_an_answer", [] {
 const bool kRankZeroMoves = register_rank_function("rank_0_moves", [] {
   std::shared_ptr<FakeAgent> agent;
   const auto generation = [&](uint64_t number) {
-    auto next = std::make_shared<FakeAgent>(agent::Assignment{.job_id = "job",
-                                                              .generation = number,
-                                                              .world_size = 1,
-                                                              .local_world_size = 1},
-                                            c10::make_intrusive<c10d::HashStore>());
+    auto next = std::make_shared<FakeAgent>(
+        agent::Assignment{
+            .job_id = "job", .generation = number, .world_size = 1, .local_world_size = 1},
+        c10::make_intrusive<c10d::HashStore>());
     if (agent) next->take_commits_of(*agent);
     agent = std::move(next);
     DistributedManager::cleanup();
