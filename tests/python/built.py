@@ -9,7 +9,7 @@ import sys
 
 TESTS = pathlib.Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(TESTS / "soak"), str(TESTS / "acceptance")]
-from environments import ROOT, TORCH, environment, packages
+from environments import ROOT, environment, packages, torch_of_this_tree
 from harness import bazel, cuda_flags
 
 # What torch imports for objects, DistributedDataParallel and FSDP.
@@ -59,7 +59,7 @@ def build(directory):
 
 def python():
     """Python with torch: $MESHRUN_TEST_PYTHON, else the environment's. Raises Missing."""
-    return pathlib.Path(os.environ.get("MESHRUN_TEST_PYTHON") or environment(TORCH) / "python")
+    return pathlib.Path(os.environ.get("MESHRUN_TEST_PYTHON") or environment(torch_of_this_tree()) / "python")
 
 
 def torch_version(interpreter):

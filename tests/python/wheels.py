@@ -4,7 +4,6 @@ import atexit
 import functools
 import os
 import pathlib
-import re
 import shutil
 import subprocess
 import sys
@@ -13,27 +12,11 @@ import tempfile
 TESTS = pathlib.Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(TESTS / "tools"), str(TESTS / "acceptance"), str(TESTS / "soak")]
 import environments
-from environments import PYTHON
+from environments import PYTHON, libtorch
 from harness import ROOT, check
 
 # What torch imports for objects, DistributedDataParallel and FSDP.
 BESIDE_TORCH = TESTS / "python/beside-torch-requirements.txt"
-
-
-def libtorch():
-    """The version of LibTorch that this tree is set up with."""
-    default = re.search(r'LIBTORCH_VERSION = "(.*)"', (ROOT / "third_party/libtorch/version.bzl").read_text())[1]
-    own = ROOT / "user.bazelrc"
-    chosen = re.search(r"^build --repo_env=MESHRUN_LIBTORCH=(.*)$", own.read_text(), re.MULTILINE) if own.exists() else None
-    return chosen[1] if chosen else default
-
-
-def torch():
-    """The site-packages of a cached environment with the torch of that version. Raises environments.Missing."""
-    for requirements in (environments.TORCH, *sorted((TESTS / "soak").glob("torch-*-requirements.txt"))):
-        if f"torch=={libtorch()} " in requirements.read_text():
-            return environments.packages(requirements)
-    raise environments.Missing(f"tests/soak has no requirements for torch {libtorch()}")
 
 
 def scratch():
@@ -69,7 +52,7 @@ def python_environment(directory):
 
 def put_torch_into(environment):
     """torch from the cache in a virtual environment, by links: as pip would have installed it there."""
-    for cached in (torch(), environments.packages(BESIDE_TORCH)):
+    for cached in (environments.packages(environments.torch_of_this_tree()), environments.packages(BESIDE_TORCH)):
         for path in cached.iterdir():
             if path.name != "__pycache__":
                 (packages(environment) / path.name).symlink_to(path)

@@ -9,6 +9,7 @@ import fcntl
 import hashlib
 import os
 import pathlib
+import re
 import shutil
 import signal
 import socket
@@ -18,6 +19,7 @@ import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 CACHE = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache") / "meshrun"
+# The newest torch, for what compares with it by commands.
 TORCH = ROOT / "tests/soak/torch-requirements.txt"
 # What torch's DistributedDataParallel imports; beside TORCH, in PYTHONPATH.
 DDP = ROOT / "tests/soak/ddp-requirements.txt"
@@ -56,6 +58,22 @@ def environment(requirements, install=True):
                *(["--find-links", wheels] if wheels.is_dir() else []), "-r", requirements])
         complete.touch()
     return place / "bin"
+
+
+def libtorch():
+    """The version of LibTorch that this tree is set up with."""
+    default = re.search(r'LIBTORCH_VERSION = "(.*)"', (ROOT / "third_party/libtorch/version.bzl").read_text())[1]
+    own = ROOT / "user.bazelrc"
+    chosen = re.search(r"^build --repo_env=MESHRUN_LIBTORCH=(.*)$", own.read_text(), re.MULTILINE) if own.exists() else None
+    return chosen[1] if chosen else default
+
+
+def torch_of_this_tree():
+    """The requirements with the torch of that version, which this tree's extension needs. Raises Missing."""
+    for requirements in (TORCH, *sorted(TORCH.parent.glob("torch-*-requirements.txt"))):
+        if f"torch=={libtorch()} " in requirements.read_text():
+            return requirements
+    raise Missing(f"tests/soak has no requirements for torch {libtorch()}")
 
 
 def packages(requirements):
