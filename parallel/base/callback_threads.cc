@@ -3,13 +3,11 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <atomic>
 #include <deque>
 #include <map>
 #include <system_error>
 #include <thread>
 #include <utility>
-#include <vector>
 
 #include "core/mutex.h"
 
@@ -21,24 +19,109 @@ using Clock = std::chrono::steady_clock;
 constexpr std::chrono::seconds kIdle(1);
 constexpr size_t kLanes = 8;  // deeper callbacks share the last one
 
-thread_local size_t own_lane = 0;  // of turns that this thread takes
+thread_local size_t own_lane = 0;    // of turns that this thread takes
+thread_local uint64_t own_time = 0;  // of the turn whose callback this thread runs; 0: none
+std::atomic<uint64_t> last_time{0};
 
-// Starts callbacks in order.
-class Lane {
+enum class State { kWaits, kReady, kGivenUp };
+
+}  // namespace
+
+// Counts what may run, in one process: a child of fork() has another one.
+class CallbackTurn::Process {
  public:
-  explicit Lane(size_t number) : number_(number) {}
+  static Process& own();
 
-  void run(std::function<void()> callback) {
+  void one_more() {
     const MutexLock lock(mu_);
-    callbacks_.push_back(std::move(callback));
+    ++due_;
+  }
+  void one_ended() {
+    const MutexLock lock(mu_);
+    if (--due_ == 0) none_.NotifyAll();
+  }
+  bool await_none(Clock::time_point until) {
+    const MutexLock lock(mu_);
+    while (due_ > 0 && Clock::now() < until) none_.WaitUntil(mu_, until);
+    return due_ == 0;
+  }
+
+  std::shared_ptr<Lane> lane_of(const void* order);
+
+ private:
+  const pid_t id_ = ::getpid();
+  Mutex mu_;
+  CondVar none_;
+  int64_t due_ MESHRUN_GUARDED_BY(mu_) = 0;
+  std::map<std::pair<const void*, size_t>, std::weak_ptr<Lane>> lanes_ MESHRUN_GUARDED_BY(mu_);
+};
+
+// Never destroyed: threads are detached, and a parent may have held a lock.
+CallbackTurn::Process& CallbackTurn::Process::own() {
+  static std::atomic<Process*> all{new Process};
+  Process* found = all.load();
+  while (found->id_ != ::getpid()) {
+    auto* const process = new Process;
+    if (all.compare_exchange_strong(found, process)) return *process;
+    delete process;
+  }
+  return *found;
+}
+
+struct CallbackTurn::Entry {
+  std::function<void()> callback;
+  uint64_t time = 0;
+  std::shared_ptr<Lane> lane;
+  State state = State::kWaits;  // guarded by the lane
+};
+
+// The callbacks of one order that run one after the other: none waits for another one of them.
+class CallbackTurn::Lane : public std::enable_shared_from_this<Lane> {
+ public:
+  using Turn = std::shared_ptr<Entry>;
+
+  Lane(Process& process, size_t number, bool is_ordered)
+      : process_(process), number_(number), is_ordered_(is_ordered) {}
+
+  bool is_of_this_process() const { return &process_ == &Process::own(); }
+
+  void add(const Turn& turn) {
+    const MutexLock lock(mu_);
+    if (is_ordered_) turns_.push_back(turn);
+  }
+  void change(const Turn& turn, State to) {
+    std::function<void()> dropped;
+    const MutexLock lock(mu_);
+    if (turn->state != State::kWaits) return;
+    turn->state = to;
+    if (to == State::kReady) {
+      process_.one_more();
+      if (!is_ordered_) turns_.push_back(turn);
+    } else {
+      dropped = std::move(turn->callback);
+    }
     call_for_thread();
+  }
+  bool is_empty() {
+    const MutexLock lock(mu_);
+    drop_given_up();
+    return turns_.empty() && running_ == 0;
   }
 
  private:
+  void drop_given_up() MESHRUN_REQUIRES(mu_) {
+    while (!turns_.empty() && turns_.front()->state == State::kGivenUp) turns_.pop_front();
+  }
+  bool is_next_ready() MESHRUN_REQUIRES(mu_) {
+    drop_given_up();
+    return !turns_.empty() && turns_.front()->state == State::kReady;
+  }
+
   void call_for_thread() MESHRUN_REQUIRES(mu_) {
+    if (!is_next_ready()) return;
     if (idle_ > 0) return wanted_.NotifyOne();
     try {
-      std::thread([this] { work(); }).detach();
+      std::thread([self = shared_from_this()] { self->work(); }).detach();
       ++idle_;  // it comes
     } catch (const std::system_error&) {
       // The next one that ends takes it.
@@ -52,21 +135,25 @@ class Lane {
     auto ends = Clock::now() + kIdle;
     while (true) {
       const auto now = Clock::now();
-      if (callbacks_.empty()) {
+      const auto next_start = last_start_ + kPatience;
+      if (!is_next_ready()) {
         if (now >= ends) return;
         wait_until(ends);
-      } else if (running_ > 0 && now < last_start_ + CallbackTurn::kPatience) {
-        wait_until(last_start_ + CallbackTurn::kPatience);
+      } else if (is_ordered_ && running_ > 0 && now < next_start) {
+        wait_until(next_start);
       } else {
-        std::function<void()> callback = std::move(callbacks_.front());
-        callbacks_.pop_front();
+        Turn turn = std::move(turns_.front());
+        turns_.pop_front();
         ++running_;
         last_start_ = now;
-        // Who goes on where this one blocks.
-        if (!callbacks_.empty()) call_for_thread();
+        call_for_thread();  // who goes on where this one blocks
         mu_.Unlock();
-        callback();
-        callback = nullptr;
+        own_time = turn->time;
+        turn->callback();
+        turn->callback = nullptr;
+        own_time = 0;
+        process_.one_ended();
+        turn = nullptr;
         mu_.Lock();
         --running_;
         ends = Clock::now() + kIdle;
@@ -80,88 +167,60 @@ class Lane {
     --idle_;
   }
 
+  Process& process_;
   const size_t number_;
+  const bool is_ordered_;
   Mutex mu_;
   CondVar wanted_;
-  std::deque<std::function<void()>> callbacks_ MESHRUN_GUARDED_BY(mu_);
+  std::deque<Turn> turns_ MESHRUN_GUARDED_BY(mu_);
   int idle_ MESHRUN_GUARDED_BY(mu_) = 0;
   int running_ MESHRUN_GUARDED_BY(mu_) = 0;
   Clock::time_point last_start_ MESHRUN_GUARDED_BY(mu_);
 };
 
-}  // namespace
-
-struct CallbackTurn::Entry {
-  enum class State { kWaits, kReady, kGivenUp };
-  std::function<void()> callback;
-  const void* order;
-  size_t lane;
-  State state = State::kWaits;
-
-  using Queue = std::deque<std::shared_ptr<Entry>>;
-  // Never destroyed: threads are detached. In a child of fork() another one, since its parent may
-  // have held a lock.
-  struct Process {
-    Process() {
-      for (size_t lane = 0; lane < kLanes; ++lane) lanes.push_back(std::make_unique<Lane>(lane));
-    }
-    static Process& own();
-
-    const pid_t id = ::getpid();
-    std::vector<std::unique_ptr<Lane>> lanes;
-    Mutex mu;
-    // By order and lane; none is empty.
-    std::map<std::pair<const void*, size_t>, Queue> queues MESHRUN_GUARDED_BY(mu);
-  };
-  void change(State to);
-};
-
-CallbackTurn::Entry::Process& CallbackTurn::Entry::Process::own() {
-  static std::atomic<Process*> all{new Process};
-  Process* found = all.load();
-  while (found->id != ::getpid()) {
-    auto* const process = new Process;
-    if (all.compare_exchange_strong(found, process)) return *process;
-    delete process;
+std::shared_ptr<CallbackTurn::Lane> CallbackTurn::Process::lane_of(const void* order) {
+  const MutexLock lock(mu_);
+  const auto known = lanes_.find({order, own_lane});
+  if (known != lanes_.end()) {
+    if (auto lane = known->second.lock()) return lane;
   }
-  return *found;
-}
-
-void CallbackTurn::Entry::change(State to) {
-  Process& process = Process::own();
-  std::vector<std::function<void()>> dropped;
-  const MutexLock lock(process.mu);
-  if (state != State::kWaits) return;
-  state = to;
-  if (order == nullptr) {
-    if (to == State::kReady) process.lanes[lane]->run(std::move(callback));
-    return;
-  }
-  const auto found = process.queues.find({order, lane});
-  if (found == process.queues.end()) return;  // of the parent of a child
-  Queue& queue = found->second;
-  while (!queue.empty() && queue.front()->state != State::kWaits) {
-    Entry& first = *queue.front();
-    if (first.state == State::kReady) {
-      process.lanes[lane]->run(std::move(first.callback));
-    } else {
-      dropped.push_back(std::move(first.callback));
-    }
-    queue.pop_front();
-  }
-  if (queue.empty()) process.queues.erase(found);
+  std::erase_if(lanes_, [](const auto& lane) { return lane.second.expired(); });
+  auto lane = std::make_shared<Lane>(*this, own_lane, order != nullptr);
+  lanes_[{order, own_lane}] = lane;
+  return lane;
 }
 
 CallbackTurn::CallbackTurn(const void* order, std::function<void()> callback)
-    : entry_(std::make_shared<Entry>(Entry{std::move(callback), order, own_lane})) {
-  if (order == nullptr) return;
-  Entry::Process& process = Entry::Process::own();
-  const MutexLock lock(process.mu);
-  process.queues[{order, own_lane}].push_back(entry_);
+    : entry_(
+          std::make_shared<Entry>(Entry{std::move(callback), own_time != 0 ? own_time : ++last_time,
+                                        Process::own().lane_of(order)})) {
+  entry_->lane->add(entry_);
 }
 
-CallbackTurn::~CallbackTurn() { entry_->change(Entry::State::kGivenUp); }
+CallbackTurn::~CallbackTurn() {
+  if (entry_->lane->is_of_this_process()) entry_->lane->change(entry_, State::kGivenUp);
+}
 
-void CallbackTurn::ready() { entry_->change(Entry::State::kReady); }
+void CallbackTurn::ready() {
+  if (entry_->lane->is_of_this_process()) entry_->lane->change(entry_, State::kReady);
+}
+
+bool CallbackTurn::has_one_before(const void* order) {
+  return !Process::own().lane_of(order)->is_empty();
+}
+
+bool CallbackTurn::await_all(Clock::time_point until) {
+  return own_lane == 0 && Process::own().await_none(until);
+}
+
+bool CallOrder::add() {
+  const uint64_t own = own_time != 0 ? own_time : ++last_time;
+  uint64_t last = last_.load();
+  while (last < own) {
+    if (last_.compare_exchange_weak(last, own)) return true;
+  }
+  // Threads of the program may come in any order.
+  return last == own || own_time == 0;
+}
 
 }  // namespace meshrun

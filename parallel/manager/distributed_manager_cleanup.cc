@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "c10/util/Exception.h"
+#include "parallel/base/callback_threads.h"
 #include "parallel/base/collective_errors.h"
 #include "parallel/manager/distributed_manager_state.h"
 #include "torch/csrc/distributed/c10d/ProcessGroup.hpp"
@@ -22,6 +23,7 @@ using std::chrono::milliseconds;
 
 // How long cleanup waits for collectives in flight to notice that a peer is gone.
 constexpr milliseconds kReleaseGrace(5000);
+constexpr milliseconds kLastCallbacks(1000);
 
 // How long rank 0 stays for ranks that are behind, and the key by which they count themselves out.
 constexpr milliseconds kLeaveTogether(3000);
@@ -113,6 +115,8 @@ DistributedManager::~DistributedManager() {
   for (const auto& last : std::exchange(state_->at_cleanup, {})) last();
   for (ProcessGroupPtr& group : state_->groups->release()) groups.push_back(std::move(group));
   release_groups(std::move(groups), state_->backend);
+  // Those of futures, which the end of a program must not meet.
+  CallbackTurn::await_all(std::chrono::steady_clock::now() + kLastCallbacks);
   state_->groups.reset();
   state_->engine.reset();
   for (const auto& weak : state_->stores) {

@@ -12,6 +12,7 @@
 #include "core/parse_integer.h"
 #include "fmt/format.h"
 #include "fmt/ranges.h"
+#include "parallel/base/callback_threads.h"
 #include "parallel/base/errors.h"
 #include "parallel/base/network.h"
 #include "parallel/base/process.h"
@@ -203,6 +204,8 @@ void end_worlds() {
     group->group()->leave(fmt::format("The Python interpreter of rank {} has ended group \"{}\"",
                                       group->getRank(), group->group()->config().name));
   }
+  // They take the GIL, which ends a thread once the interpreter is finalized.
+  CallbackTurn::await_all(std::chrono::steady_clock::now() + kLastWait);
 }
 
 }  // namespace meshrun::python

@@ -337,7 +337,7 @@ def complex_parameters(rank, size):
 
 
 def power_sgd(rank, size):
-    """A hook of torch's whose continuations wait for collectives. One bucket: with more, ranks' threads call in other orders."""
+    """A hook of torch's whose continuations wait for collectives. One bucket: more are right, or an error on all ranks."""
     from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook
 
     trained = {}
@@ -349,6 +349,23 @@ def power_sgd(rank, size):
         train(model, rank, 5)
         trained[name] = torch.cat([p.detach().flatten() for p in model.parameters()])
     assert torch.allclose(trained[BACKEND], trained["gloo"], rtol=1e-4, atol=1e-5)
+
+    # Its continuations call after later calls of the autograd thread.
+    group = dist.new_group(backend=BACKEND)
+    layers = torch.nn.Sequential(*[torch.nn.Linear(512, 512) for _ in range(6)])
+    model = nn.parallel.DistributedDataParallel(layers, process_group=group, bucket_cap_mb=1)
+    state = powerSGD_hook.PowerSGDState(group, matrix_approximation_rank=1, start_powerSGD_iter=2, min_compression_rate=1)
+    model.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
+    is_refused = False
+    try:
+        for step in range(4):
+            model(torch.full((2, 512), 0.1 * (rank + step))).square().sum().backward()
+    except RuntimeError as error:
+        assert "use one bucket" in str(error), error
+        is_refused = True
+    said = [None] * size
+    dist.all_gather_object(said, is_refused)
+    assert len(set(said)) == 1, said
 
 
 CASES = [collectives, uneven_all_to_all, point_to_point, objects, subgroups, functional, futures, shared_memory, other_threads,

@@ -51,6 +51,12 @@ int64_t digest_of_algorithms(const UcxBackend::Options& options) {
   return static_cast<int64_t>(digest.add(options.sums_in_rank_order).value());
 }
 
+constexpr const char* kOutOfOrder =
+    "was called in a continuation (then()) of a future, after a call on the group that the program "
+    "makes later, so ranks may call in different orders. Wait for the future before the next call. "
+    "With a hook of DistributedDataParallel, such as PowerSGD's, use one bucket: give "
+    "bucket_cap_mb more than all gradients take.";
+
 ucx::Failure problem_of(const ucx::GroupConfig& config, std::string_view what,
                         const std::string& problem) {
   return {ucx::FailureKind::kInvalidArgument,
@@ -179,6 +185,11 @@ UcxBackend::WorkPtr UcxBackend::submit(std::shared_ptr<Plans> all, c10d::OpType 
     for (Plan& plan : plans) {
       plan.node_number = NodeNumber::current(serial_);
       if (!plan.is_wrong()) plan.keep_inputs_apart(rank_);
+    }
+    if (!plans.empty() && !plans.front().is_point_to_point() && !call_order_.add()) {
+      // All ranks', whose calls may have met others.
+      group_->abort(fmt::format("{} of group \"{}\" on rank {} {}", words_of(plans),
+                                group_->config().name, rank_, kOutOfOrder));
     }
     check_collectives_allowed([&] { return words_of(plans); });
     if (auto coalesced = put_off(plans)) return coalesced;

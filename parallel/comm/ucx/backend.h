@@ -28,6 +28,7 @@
 #include <vector>
 
 #include "core/mutex.h"
+#include "parallel/base/callback_threads.h"
 #include "parallel/base/reduce.h"
 #include "parallel/comm/interface/call_comparer.h"
 #include "parallel/comm/interface/rounded_sum.h"
@@ -193,6 +194,7 @@ class UcxBackend : public c10d::Backend,
   Mutex mu_;
   std::map<std::thread::id, std::unique_ptr<Coalescing>> coalescing_ MESHRUN_GUARDED_BY(mu_);
   const uint64_t serial_ = NodeNumber::new_serial();
+  CallOrder call_order_;  // of collectives
   // Autograd nodes made since the group's last operation, and its number.
   uint64_t nodes_ MESHRUN_GUARDED_BY(mu_) = 0;
   uint64_t nodes_after_ MESHRUN_GUARDED_BY(mu_) = 0;

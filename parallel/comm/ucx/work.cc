@@ -32,6 +32,8 @@ struct UcxWork::State {
   std::function<void()> finish MESHRUN_GUARDED_BY(mu);
   std::exception_ptr error MESHRUN_GUARDED_BY(mu);
   c10::intrusive_ptr<c10::ivalue::Future> future MESHRUN_GUARDED_BY(mu);
+  bool is_future_done MESHRUN_GUARDED_BY(mu) = false;
+  CondVar future_done;
 
   bool started() const {
     MutexLock lock(mu);
@@ -71,14 +73,17 @@ struct UcxWork::State {
     return error;
   }
 
-  // Who has waited for the Work may read its future.
-  void await_future() {
-    c10::intrusive_ptr<c10::ivalue::Future> asked_for;
-    {
-      MutexLock lock(mu);
-      asked_for = future;
+  // Who has waited for the Work may read its future, if it is done by then. It is done in its turn.
+  void await_future(std::chrono::steady_clock::time_point until) {
+    MutexLock lock(mu);
+    while (future != nullptr && !is_future_done) {
+      if (!future_done.WaitUntil(mu, until)) return;
     }
-    if (asked_for != nullptr) asked_for->wait();
+  }
+  void future_is_done() {
+    MutexLock lock(mu);
+    is_future_done = true;
+    future_done.NotifyAll();
   }
 
   // The engine's threads let no exception through, and neither do the future's own callbacks
@@ -206,6 +211,8 @@ bool UcxWork::wait(std::chrono::milliseconds timeout) {
         "wait() was called on an operation that is put off: call endCoalescing() first, and wait "
         "for what it returns");
   }
+  const auto until = timeout.count() > 0 ? std::chrono::steady_clock::now() + timeout
+                                         : std::chrono::steady_clock::time_point::max();
   if (timeout.count() > 0) {
     wait_for(timeout);
   } else {
@@ -217,7 +224,7 @@ bool UcxWork::wait(std::chrono::milliseconds timeout) {
     }
   }
   if (const std::exception_ptr error = state_->settle()) std::rethrow_exception(error);
-  if (!group_->is_forked()) state_->await_future();
+  if (!group_->is_forked()) state_->await_future(until);
   return true;
 }
 
@@ -261,26 +268,30 @@ c10::intrusive_ptr<c10::ivalue::Future> UcxWork::getFuture() {
         c10::make_intrusive<c10::ivalue::Future>(c10::ListType::create(c10::TensorType::get()));
     state_->future = future;
   }
+  // Its first callback.
+  future->addCallback([weak = std::weak_ptr<State>(state_)](c10::ivalue::Future&) {
+    if (const auto state = weak.lock()) state->future_is_done();
+  });
   if (const std::optional<ucx::Failure> lost = lost_one(*group_, state_->operations)) {
     future->setError(to_exception(*lost));
     return future;
   }
-  if (state_->is_done()) {
-    state_->complete_future(*future);  // which has no callback yet
+  const void* const order = are_collectives(state_->operations) ? group_.get() : nullptr;
+  if (state_->is_done() && (order == nullptr || !CallbackTurn::has_one_before(order))) {
+    state_->complete_future(*future);  // which has no callback of the program's yet
     return future;
   }
   // Callbacks may wait for other futures, and take locks that a thread holds which waits for an
   // operation: neither the progress thread nor that one runs them. They may call collectives, so
   // those of collectives run in one order on all ranks. The State is kept by the callback, the
   // future by both: it is gone when the callback has run.
-  const auto turn = std::make_shared<CallbackTurn>(
-      are_collectives(state_->operations) ? group_.get() : nullptr,
-      [state = state_, future, weak = std::weak_ptr<ucx::Group>(group_)] {
-        state->complete_future(*future);
-        if (const auto group = weak.lock()) group->end_callback();
-      });
-  when_done(*group_, state_->operations, [turn, weak = std::weak_ptr<ucx::Group>(group_)] {
-    if (const auto group = weak.lock()) group->begin_callback();
+  const std::shared_ptr<std::atomic<int>> running = group_->running_callbacks();
+  const auto turn = std::make_shared<CallbackTurn>(order, [state = state_, future, running] {
+    state->complete_future(*future);
+    --*running;
+  });
+  when_done(*group_, state_->operations, [turn, running] {
+    ++*running;
     turn->ready();
   });
   return future;

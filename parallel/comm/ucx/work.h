@@ -3,7 +3,8 @@
 // wait() moves them forward itself, on the caller's thread. getFuture() hands them to the progress
 // thread, since ivalue::Future's own wait cannot: c10d::Reducer uses that. A Work that is dropped
 // unfinished is handed to it too, if it has still something to do. The future is made when asked
-// for; its callbacks run on the thread that ends the operation.
+// for; its callbacks run on threads of their own, those of one group's collectives in the order of
+// the calls (parallel/base/callback_threads.h).
 //
 // Threads: any. Errors: wait() and the future throw those of collective_errors.h; a wait with a
 // timeout of its own that passes throws CollectiveTimeoutError and leaves the operations under way.

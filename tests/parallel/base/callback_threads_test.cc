@@ -12,6 +12,7 @@ namespace meshrun {
 namespace {
 
 using std::chrono::milliseconds;
+using std::chrono::seconds;
 using std::chrono::steady_clock;
 
 TEST(CallbackThreadsTest, CallbacksOfOneOrderStartAsTheirTurnsWereTaken) {
@@ -64,6 +65,73 @@ TEST(CallbackThreadsTest, ACallbackWaitsForOneWhoseTurnIsLater) {
   first.ready();
   second.ready();
   both.get_future().get();
+}
+
+TEST(CallbackThreadsTest, ACallbackOfAnotherOrderIsNotHeldUp) {
+  const int one = 0, other = 0;
+  std::promise<void> other_ran, both;
+  CallbackTurn first(&one, [&] {
+    other_ran.get_future().get();
+    both.set_value();
+  });
+  CallbackTurn second(&other, [&] { other_ran.set_value(); });
+  const auto since = steady_clock::now();
+  first.ready();
+  second.ready();
+  both.get_future().get();
+  EXPECT_LT(steady_clock::now() - since, CallbackTurn::kPatience);
+}
+
+TEST(CallbackThreadsTest, ATurnHasOneBeforeItUntilThatHasEnded) {
+  const int order = 0;
+  EXPECT_FALSE(CallbackTurn::has_one_before(&order));
+  std::promise<void> goes_on;
+  CallbackTurn turn(&order, [&] { goes_on.get_future().get(); });
+  EXPECT_TRUE(CallbackTurn::has_one_before(&order));
+  turn.ready();
+  EXPECT_FALSE(CallbackTurn::await_all(steady_clock::now() + milliseconds(20)));
+  EXPECT_TRUE(CallbackTurn::has_one_before(&order));
+  goes_on.set_value();
+  EXPECT_TRUE(CallbackTurn::await_all(steady_clock::now() + seconds(20)));
+  {
+    CallbackTurn given_up(&order, [] {});
+    EXPECT_TRUE(CallbackTurn::has_one_before(&order));
+  }
+  EXPECT_TRUE(CallbackTurn::await_all(steady_clock::now()));
+}
+
+TEST(CallbackThreadsTest, CallsOfACallbackBelongBeforeThoseThatTheProgramMakesLater) {
+  const int order = 0;
+  CallOrder one, other;
+  bool in_time = false, late = true, nested = true, elsewhere = false;
+  std::promise<void> first_ended, second_ended;
+  EXPECT_TRUE(one.add());
+  CallbackTurn first(&order, [&] {
+    in_time = one.add() && one.add();
+    first_ended.set_value();
+  });
+  first.ready();
+  first_ended.get_future().get();
+  EXPECT_TRUE(one.add());
+  CallbackTurn second(&order, [&] {
+    late = one.add();
+    elsewhere = other.add();
+    std::promise<void> inner;
+    CallbackTurn turn(&order, [&] {
+      nested = one.add();
+      inner.set_value();
+    });
+    turn.ready();
+    inner.get_future().get();
+    second_ended.set_value();
+  });
+  EXPECT_TRUE(one.add());
+  second.ready();
+  second_ended.get_future().get();
+  EXPECT_TRUE(in_time);
+  EXPECT_FALSE(late);
+  EXPECT_FALSE(nested);
+  EXPECT_TRUE(elsewhere);
 }
 
 TEST(CallbackThreadsTest, WithoutAnOrderItRunsWhenItIsReady) {

@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <functional>
+#include <future>
 #include <numeric>
 #include <optional>
 #include <string>
@@ -379,6 +380,46 @@ TEST(UcxBackendTest, WhatContinuesAnOperationIsNotOfTheFunctionThatWaits) {
   expect_success(run_ranks("ucx_continues_outside_of_scopes", env_ranks(2)));
 }
 
+// Rank 0's first call is followed by another, which it makes after its second call, and rank 1 may
+// make them the other way round.
+MESHRUN_RANK_FUNCTION(ucx_refuses_late_continuations) {
+  World world;
+  world.leaves_together = false;
+  const auto all_reduce = [&] {
+    Tensors sum = {at::ones({4})};
+    return world.group->allreduce(sum);
+  };
+  Tensors message = {at::ones({1})};
+  if (world.rank == 0) {
+    std::promise<void> second;
+    const auto followed = all_reduce()->getFuture()->then(
+        [&](c10::ivalue::Future&) -> c10::IValue {
+          second.get_future().get();
+          return all_reduce()->wait();
+        },
+        c10::BoolType::get());
+    world.group->send(message, 1, 0)->wait();
+    EXPECT_TRUE(all_reduce()->wait());
+    world.group->recv(message, 1, 0)->wait();
+    second.set_value();
+    followed->wait();
+    EXPECT_THAT(followed->tryRetrieveErrorMessage(),
+                ::testing::HasSubstr("called in a continuation"));
+  } else {
+    world.group->recv(message, 0, 0)->wait();
+    EXPECT_TRUE(all_reduce()->wait());
+    EXPECT_TRUE(all_reduce()->wait());
+    world.group->send(message, 0, 0)->wait();
+    EXPECT_THAT([&] { all_reduce()->wait(); },
+                ::testing::ThrowsMessage<GroupAbortedError>(
+                    ::testing::HasSubstr("on rank 0 was called in a")));
+  }
+}
+
+TEST(UcxBackendTest, AContinuationsCallAfterALaterOneEndsTheGroup) {
+  expect_success(run_ranks("ucx_refuses_late_continuations", env_ranks(2)));
+}
+
 // Every form of c10d's all-to-all: rank 1's splits contradict those of rank 0. Small pieces and
 // long ones, splits of 0 on one side alone, rows of another length, several calls in one operation.
 MESHRUN_RANK_FUNCTION(ucx_compares_splits) {
@@ -476,7 +517,7 @@ MESHRUN_RANK_FUNCTION(ucx_gives_futures) {
   work->wait();
   EXPECT_TRUE(work->isCompleted());
   EXPECT_TRUE(work->isSuccess());
-  EXPECT_TRUE(work->getFuture()->completed());
+  work->getFuture()->wait();
   EXPECT_EQ(work->result().size(), 1u);
   Tensors wrong = {at::ones({world.rank + 2}, at::kFloat)};
   work = world.group->allreduce(wrong);

@@ -163,12 +163,6 @@ void Engine::Impl::hand_over(Operation& operation) {
   notice();
 }
 
-void Engine::Impl::count_callbacks(int more) {
-  if (is_forked()) return;
-  const Lock lock(*this);
-  callbacks_running_ += more;
-}
-
 void Engine::Impl::on_done(const std::shared_ptr<Operation>& operation, Callback callback) {
   if (!operation->is_done()) {
     if (is_forked()) return;

@@ -101,10 +101,9 @@ class Group {
   // must not throw. Hands over, too.
   void on_done(const std::shared_ptr<Operation>& operation, std::function<void()> callback);
 
-  // Around what runs on another thread because an operation is done: this rank is not stuck
-  // meanwhile, since that may call.
-  void begin_callback();
-  void end_callback();
+  // How many callbacks run because operations are done, on other threads too: this rank is not
+  // stuck meanwhile, since they may call. Who runs one counts it, and may do so without the group.
+  std::shared_ptr<std::atomic<int>> running_callbacks() const;
 
   // Ends all operations here and on the other members, now and later (kAborted). `reason` is a full
   // sentence, the failure's.

@@ -46,7 +46,7 @@ class Engine::Impl {
   template <typename Spec>
   std::shared_ptr<Operation> submit(uint32_t group, Spec&& spec) MESHRUN_EXCLUDES(mu_);
   void hand_over(Operation& operation) MESHRUN_EXCLUDES(mu_);
-  void count_callbacks(int more) MESHRUN_EXCLUDES(mu_);
+  std::shared_ptr<std::atomic<int>> running_callbacks() const { return running_callbacks_; }
   void on_done(const std::shared_ptr<Operation>& operation, Callback callback)
       MESHRUN_EXCLUDES(mu_);
   void abort(uint32_t group, const Failure& failure) MESHRUN_EXCLUDES(mu_);
@@ -253,7 +253,8 @@ class Engine::Impl {
   bool stopping_ MESHRUN_GUARDED_BY(mu_) = false;
   int sleeps_left_ MESHRUN_GUARDED_BY(mu_) = 0;
   // For the watch.
-  int callbacks_running_ MESHRUN_GUARDED_BY(mu_) = 0;
+  const std::shared_ptr<std::atomic<int>> running_callbacks_ =
+      std::make_shared<std::atomic<int>>(0);
   BlockedThread* blocked_threads_ MESHRUN_GUARDED_BY(mu_) = nullptr;
   SteadyNanos next_report_ MESHRUN_GUARDED_BY(mu_){0};
   std::optional<WaitReport> reported_ MESHRUN_GUARDED_BY(mu_);

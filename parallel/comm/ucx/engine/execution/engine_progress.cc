@@ -316,11 +316,11 @@ void Engine::Impl::run_thread() {
     if (actions.empty()) continue;
     const int callbacks =
         actions.has_callbacks() ? static_cast<int>(actions.seldom->callbacks.size()) : 0;
-    callbacks_running_ += callbacks;
+    *running_callbacks_ += callbacks;
     mu_.Unlock();
     run(std::move(actions));
     mu_.Lock();
-    callbacks_running_ -= callbacks;
+    *running_callbacks_ -= callbacks;
   }
   if (is_broken_) run_what_is_left();
   mu_.Unlock();

@@ -87,7 +87,7 @@ void Engine::Impl::withdraw() {
 int Engine::Impl::other_threads(const std::vector<pid_t>& blocked) {
   std::erase_if(submitters_, [](pid_t thread) { return !is_alive(thread); });
   // The progress thread calls only in callbacks.
-  int others = callbacks_running_ > 0 ? 1 : 0;
+  int others = running_callbacks_->load() > 0 ? 1 : 0;
   for (const pid_t thread : submitters_) {
     const bool is_blocked = std::find(blocked.begin(), blocked.end(), thread) != blocked.end();
     if (thread != thread_id_ && !is_blocked) ++others;

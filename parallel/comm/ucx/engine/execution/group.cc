@@ -93,8 +93,9 @@ void Group::on_done(const std::shared_ptr<Operation>& operation, std::function<v
   engine_->impl_->on_done(operation, std::move(callback));
 }
 
-void Group::begin_callback() { engine_->impl_->count_callbacks(1); }
-void Group::end_callback() { engine_->impl_->count_callbacks(-1); }
+std::shared_ptr<std::atomic<int>> Group::running_callbacks() const {
+  return engine_->impl_->running_callbacks();
+}
 
 void Group::abort(const std::string& reason) {
   if (engine_->impl_->is_forked()) return;
