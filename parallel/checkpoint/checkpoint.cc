@@ -109,7 +109,8 @@ void check_is_here(const std::string& path) {
   const std::vector<StepDirectory> found = list_step_directories(path);
   throw std::runtime_error(
       "the job's newest checkpoint in " + path + ", of step " + std::to_string(elsewhere->step) +
-      ", is not on " + host_name() + ", where rank 0 is now: the newest here is " +
+      ", is not on " + host_name() +
+      ", where rank 0 is now: it is on another host, or was removed. The newest here is " +
       (found.empty() ? "none" : "that of step " + std::to_string(found.back().manifest.step)) +
       ". Use a directory that all hosts share; or copy step-" + std::to_string(elsewhere->step) +
       " from the host that wrote it; to go on from what is here, submit a new job");

@@ -188,7 +188,8 @@ namespace {
 std::string older_one_of(const std::vector<StepDirectory>& checkpoints) {
   if (checkpoints.size() < 2) return "";
   const StepDirectory& older = checkpoints[checkpoints.size() - 2];
-  return "; to go on from the one before, " + older.path + ", remove " + checkpoints.back().path;
+  return "; to go on from the one before, " + older.path + ", remove " + checkpoints.back().path +
+         " and submit a new job";
 }
 
 }  // namespace

@@ -76,6 +76,15 @@ ParameterState fresh_state(const Optimizer& optimizer, const at::Tensor& paramet
   return state;
 }
 
+// Has moments for each of its parameters, as long as no other state is loaded.
+void set_missing_moments(Optimizer& optimizer) {
+  for_parameters(optimizer, [&](const at::Tensor& parameter, const std::string&) {
+    if (parameter_state(optimizer, parameter).moments.empty()) {
+      set_parameter_state(optimizer, parameter, fresh_state(optimizer, parameter));
+    }
+  });
+}
+
 std::string list_of(const std::vector<std::string>& names) {
   std::string text;
   for (const std::string& name : names) text += (text.empty() ? "" : ", ") + name;
@@ -134,20 +143,21 @@ void KeptValues::keep(const std::string& name, Optimizer& optimizer) {
         "\"): the first step of an SGD with dampening is not that of moments of zeros");
   }
   check_name(name);
-  for_parameters(optimizer, [&](const at::Tensor& parameter, const std::string& place) {
+  for_parameters(optimizer, [&](const at::Tensor& parameter, const std::string&) {
     stepped_.insert(parameter.unsafeGetTensorImpl());
-    if (!has_moments) return;
     TORCH_CHECK_VALUE(
-        !is_sharded(parameter), "keep(\"", name,
+        !has_moments || !is_sharded(parameter), "keep(\"", name,
         "\"): the optimizer steps a ShardTensor, which is in pieces on several ranks");
-    if (parameter_state(optimizer, parameter).moments.empty()) {
-      set_parameter_state(optimizer, parameter, fresh_state(optimizer, parameter));
-    }
-    for (const auto& [moment, tensor] : parameter_state(optimizer, parameter).moments) {
-      add(moment_name(name, moment, place), {tensor});
-    }
   });
-  optimizers_.push_back({name, &optimizer, states_token(optimizer)});
+  if (has_moments) {
+    set_missing_moments(optimizer);
+    for_parameters(optimizer, [&](const at::Tensor& parameter, const std::string& place) {
+      for (const auto& [moment, tensor] : parameter_state(optimizer, parameter).moments) {
+        add(moment_name(name, moment, place), {tensor});
+      }
+    });
+  }
+  optimizers_.push_back({name, &optimizer, has_moments, states_token(optimizer)});
   keep(
       name, [&optimizer] { return counts_and_options(optimizer); },
       [&optimizer](const std::string& bytes) { set_counts_and_options(optimizer, bytes); });
@@ -209,9 +219,11 @@ void KeptValues::check_stepped(const torch::nn::Module& module) const {
 bool KeptValues::list_moments() const {
   bool is_other = false;
   for (KeptOptimizer& kept : optimizers_) {
-    const uint64_t token = states_token(*kept.optimizer);
-    if (std::exchange(kept.token, token) == token) continue;
+    if (kept.token == states_token(*kept.optimizer)) continue;
     is_other = true;
+    // Else what is listed would be what the optimizer no longer has.
+    if (kept.has_moments) set_missing_moments(*kept.optimizer);
+    kept.token = states_token(*kept.optimizer);
     for_parameters(*kept.optimizer, [&](const at::Tensor& parameter, const std::string& place) {
       for (const auto& [moment, tensor] : parameter_state(*kept.optimizer, parameter).moments) {
         tensors_[moment_name(kept.name, moment, place)].tensor = tensor;

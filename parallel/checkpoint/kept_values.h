@@ -119,6 +119,7 @@ class KeptValues {
   struct KeptOptimizer {
     std::string name;
     torch::optim::Optimizer* optimizer = nullptr;
+    bool has_moments = false;
     uint64_t token = 0;  // of the states whose moments are listed
   };
   struct Functions {

@@ -295,7 +295,7 @@ void GradientSynchronizer::before_forward(const torch::nn::Module& module) {
 
 void GradientSynchronizer::check_marks(const torch::nn::Module& module) const {
   const char* why = nullptr;
-  if (!synchronise_backward_) {
+  if (!synchronise_backward_ && options_.process_group->getSize() > 1) {
     why =
         "within no_sync() they would never be averaged. Call backward() without it: gradients "
         "accumulate, and each pass is averaged and summed";

@@ -79,7 +79,7 @@ __all__ = ["CheckpointDamagedError", "CheckpointDirectory", "CheckpointError", "
 def _tensors_of(module: torch.nn.Module) -> list[tuple[str, torch.Tensor, bool]]:
     """(name, tensor, is a parameter) of what state_dict() holds. Raises NotImplementedError for what lies in pieces."""
     # Not by state_dict() itself: this runs in each step, and the program's hooks are called there.
-    passing = {f"{prefix}.{name}" if prefix else name for prefix, owner in module.named_modules()
+    passing = {f"{prefix}.{name}" if prefix else name for prefix, owner in module.named_modules(remove_duplicate=False)
                for name in owner._non_persistent_buffers_set}
     for name, owner in module.named_modules():
         if isinstance(owner, ShardedModule) and owner.holds_pieces():
@@ -87,8 +87,10 @@ def _tensors_of(module: torch.nn.Module) -> list[tuple[str, torch.Tensor, bool]]
                 f"{name or type(module).__name__} holds pieces of its parameters, other ones on each rank, and a rank keeps what it "
                 "has whole: save what full_state_dict() returns, which load_full_state_dict() takes on any number of ranks")
     found = [(name, value, True) for name, value in module.named_parameters()]
-    buffers = {id(value): (name, value, False) for name, value in module.named_buffers(remove_duplicate=False)
-               if name not in passing}
+    buffers = {}  # under the first of its names, as parameters are
+    for name, value in module.named_buffers(remove_duplicate=False):
+        if name not in passing:
+            buffers.setdefault(id(value), (name, value, False))
     found += buffers.values()
     for name, value, _ in found:
         if type(value) not in (torch.Tensor, torch.nn.Parameter):

@@ -13,7 +13,7 @@ import warnings
 
 import torch
 
-from meshrun import _kept_bytes
+from meshrun import _kept_bytes, elastic
 from meshrun._optimizer_states import _KINDS
 from meshrun.distributed import DistributedManager
 from meshrun.elastic import CheckpointDirectory, ElasticContext, ElasticState, KeptValues
@@ -171,11 +171,21 @@ def kept_optimizers_go_on():
         with tempfile.TemporaryDirectory() as directory:
             CheckpointDirectory(directory).save(model, optimizer, 3, kept=kept)
             again = critic_training(momenta)
+            # As its first step finds it, without the moments that keep() has made.
+            again[4].load_state_dict({**again[4].state_dict(), "state": {}})
             CheckpointDirectory(directory).load(*again[:2], kept=again[2])
         for number in range(3, 5):
             critic_step(number, critic, other)
             critic_step(number, *again[3:])
         assert_equal(list(again[3].parameters()), list(critic.parameters()))
+
+
+def what_a_module_has_twice_has_its_first_name():
+    block = torch.nn.BatchNorm1d(2)
+    block.register_buffer("passing", torch.zeros(1), persistent=False)
+    model = torch.nn.ModuleDict({"a": block, "b": block})
+    names = [name for name, *_ in elastic._tensors_of(model)]
+    assert names == [f"a.{name}" for name in ("weight", "bias", "running_mean", "running_var", "num_batches_tracked")], names
 
 
 def fused_moments_have_the_order_of_their_parameters():
@@ -321,6 +331,7 @@ if __name__ == "__main__":
     numpys_numbers_are_plain()
     sets_are_written_alike_by_all_processes()
     kept_optimizers_go_on()
+    what_a_module_has_twice_has_its_first_name()
     fused_moments_have_the_order_of_their_parameters()
     buffers_come_back()
     what_is_not_handed_on_is_told()

@@ -575,6 +575,27 @@ def wrapped_shared_modules(rank, size):
     layer.weight = None
     with raises(RuntimeError, "mark the module again"):
         layer(x)
+    # Other names for the marked parameters.
+    for wrap in (torch.nn.DataParallel, lambda inner: torch.compile(inner, backend="aot_eager")):
+        outer = utils.mark_module_as_shared(torch.nn.Sequential(torch.nn.Linear(1, 1, bias=False)), own)
+        outer[0] = wrap(outer[0])
+        outer(x).sum().backward()
+        assert next(outer.parameters()).grad.item() == rank + 1
+    # Compiled within the wrapper, and not by the program of the unmarked layer: torch.compile does not look at hooks again.
+    torch._dynamo.reset()
+    layer = marked()
+    ddp = torch.nn.parallel.DistributedDataParallel(torch.compile(layer, backend="aot_eager"))
+    ddp(x).sum().backward()
+    with ddp.no_sync(), raises(RuntimeError, "no_sync()"):
+        ddp(x)
+    ddp(x).sum().backward()
+    assert layer.weight.grad.item() == size + 1, layer.weight.grad
+    # Over a group where there is nothing to average.
+    layer = marked()
+    ddp = torch.nn.parallel.DistributedDataParallel(layer, process_group=own)
+    with ddp.no_sync():
+        ddp(x).sum().backward()
+    assert layer.weight.grad.item() == rank + 1, layer.weight.grad
     with raises(RuntimeError, "FSDP2"):
         fully_shard(marked())(x)
     layer = fully_shard(torch.nn.Linear(1, 1, bias=False))

@@ -12,15 +12,41 @@ _NO_SUM = "mark_module_as_shared: "
 
 def problem_with_ddp():
     """Why DistributedDataParallel, in whose forward pass this is, would average gradients that are not summed; else empty."""
-    ddp = nn.parallel.DistributedDataParallel._active_ddp_module if torch.is_grad_enabled() else None
+    return _problem_while_traced() if torch.compiler.is_compiling() else _problem_of(_active_ddp())
+
+
+def _active_ddp():
+    return nn.parallel.DistributedDataParallel._active_ddp_module if torch.is_grad_enabled() else None
+
+
+def _problem_of(ddp):
     if ddp is None:
         return ""
-    if not ddp.require_backward_grad_sync:
+    if not ddp.require_backward_grad_sync and ddp.process_group.size() > 1:
         return (_NO_SUM + "within DistributedDataParallel.no_sync() the gradients of a marked module would never be averaged. "
                 "Call backward() without no_sync(): gradients accumulate, and each pass is averaged and summed")
     if ddp.gradient_as_bucket_view:
         return _NO_SUM + "DistributedDataParallel(gradient_as_bucket_view=True) leaves no memory for the gradients of earlier passes"
     return ""
+
+
+@torch.compiler.assume_constant_result
+def _problem_while_traced():
+    """For this pass. In later ones the program does not ask: DistributedDataParallel, which is not compiled, does."""
+    ddp = _active_ddp()
+    if ddp is not None and _refuse_problem not in ddp._forward_pre_hooks.values():
+        ddp.register_forward_pre_hook(_refuse_problem)
+    return _problem_of(ddp)
+
+
+def _refuse_problem(ddp, arguments):
+    problem = _problem_of(ddp) if torch.is_grad_enabled() else ""
+    if problem and any(_sums_gradients(module) for module in ddp.modules()):
+        raise RuntimeError(problem)
+
+
+def _sums_gradients(module):
+    return hasattr(module, "problem_with_ddp") or any(isinstance(hook, MarkGuard) for hook in module._forward_pre_hooks.values())
 
 
 def is_sharded(parameter):
@@ -37,18 +63,28 @@ class MarkGuard:
         self._marked = {name: weakref.ref(parameter) for name, parameter in zip(names, parameters) if parameter.requires_grad}
 
     def __call__(self, module, arguments):
-        if torch.compiler.is_compiling() or module is not self._module() or not torch.is_grad_enabled():
+        if not torch.is_grad_enabled():
             return
-        now = dict(module.named_parameters())
-        for name, marked in self._marked.items():
-            parameter = now.get(name)
-            if parameter is None or parameter is not marked() and parameter.requires_grad and parameter.is_leaf:
-                raise RuntimeError(f"{_NO_SUM}parameter {name!r} is not the one that was marked, so its gradients would not be "
-                                   "summed. Unmark and mark the module again; FSDP2's fully_shard(), which replaces parameters, "
-                                   "does not go together with marks")
         problem = problem_with_ddp()
         if problem:
             raise RuntimeError(problem)
+        if not torch.compiler.is_compiling() and module is self._module():
+            self._check_parameters(module)
+
+    def _check_parameters(self, module):
+        # By identity: wrappers within the module give its parameters other names.
+        held = {id(parameter) for parameter in module.parameters()}
+        marked = {name: reference() for name, reference in self._marked.items()}
+        gone = [name for name, parameter in marked.items() if parameter is None or id(parameter) not in held]
+        if not gone:
+            return
+        now, known = dict(module.named_parameters(remove_duplicate=False)), {id(parameter) for parameter in marked.values()}
+        for name in gone:
+            parameter = now.get(name)
+            if parameter is None or id(parameter) not in known and parameter.requires_grad and parameter.is_leaf:
+                raise RuntimeError(f"{_NO_SUM}parameter {name!r} is not the one that was marked, so its gradients would not be "
+                                   "summed. Unmark and mark the module again; FSDP2's fully_shard(), which replaces parameters, "
+                                   "does not go together with marks")
 
     def __reduce__(self):
         return _no_guard, ()  # a copy by deepcopy or pickle has no mark

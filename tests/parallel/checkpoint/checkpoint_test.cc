@@ -810,7 +810,7 @@ const bool kRankZeroMoves = register_rank_function("rank_0_moves", [] {
     return ::testing::ThrowsMessage<CheckpointFileError>(HasSubstr(found));
   };
   EXPECT_THAT(load, raises("of step 5, is not on"));
-  EXPECT_THAT(load, raises("the newest here is none"));
+  EXPECT_THAT(load, raises("The newest here is none"));
   save(6);
   EXPECT_EQ(load()->step, 6);
   fs::remove_all(run);
@@ -819,7 +819,7 @@ const bool kRankZeroMoves = register_rank_function("rank_0_moves", [] {
   generation(3);
   fs::rename(first_host, run);
   EXPECT_THAT(load, raises("of step 6, is not on"));
-  EXPECT_THAT(load, raises("the newest here is that of step 5"));
+  EXPECT_THAT(load, raises("The newest here is that of step 5"));
   DistributedManager::cleanup();
 });
 
@@ -1006,6 +1006,22 @@ TEST(KeptValuesTest, AnOptimizerThatIsKeptGoesOnElsewhere) {
   EXPECT_THROW(kept.keep("damped", damped), c10::ValueError);
   EXPECT_THROW(kept.keep("other", other), c10::NotImplementedError);
   EXPECT_THAT(kept.names(), IsEmpty());
+}
+
+TEST(KeptValuesTest, MomentsThatAnOptimizerHasLostAreThoseOfItsFirstStep) {
+  Changing network(at::ones({1}));
+  torch::optim::Adam adam(network.parameters(), torch::optim::AdamOptions(0.1));
+  KeptValues kept;
+  kept.keep("adam", adam);
+  for (const auto& [name, moment] : kept.tensors()) moment.tensor.fill_(7);
+  adam.state().clear();
+  EXPECT_TRUE(kept.list_moments());
+  EXPECT_FALSE(kept.list_moments());
+  const ParameterState state = parameter_state(adam, network.parameters().front());
+  EXPECT_EQ(state.step, 0);
+  const Tensor& listed = kept.tensors().at("adam.exp_avg.0.0").tensor;
+  EXPECT_TRUE(listed.is_same(state.moments.at("exp_avg")));
+  EXPECT_EQ(listed.abs().sum().item<double>(), 0);
 }
 
 TEST(KeptValuesTest, TakesTensorsModulesAndSchedulersAlone) {
