@@ -74,7 +74,7 @@ def copy(paths, package):
 
 
 def built_for(bundle):
-    """The Python that Bazel builds the extension for: its tag, such as cp311, and the end of an extension's name."""
+    """The Python that Bazel builds the extension for: (major, minor, the end of an extension's name)."""
     python = os.environ.get("MESHRUN_PYTHON") or "/usr/bin/python3"
     said = bundle.run(python, "-c", "import sys, sysconfig; print(*sys.version_info[:2], sysconfig.get_config_var('EXT_SUFFIX'))")
     major, minor, suffix = said.split()

@@ -1,9 +1,9 @@
 """A training of tests/python/elastic: a small network with batch norm, Adam or another optimizer, and a scheduler, over
 EpochSampler and DistributedDataParallel, which kills itself where it is told and writes its final parameters.
 
-    elastic_training.py OUT STEPS [--optimizer NAME] [--die RANK:STEP:PLACE] [--checkpoints DIR] [--subgroup]
+    elastic_training.py OUT STEPS [--optimizer NAME] [--die RANK:STEP:PLACE] [--checkpoints DIR] [--subgroup] [--stop]
 
-OUT/<rank>.json gets the pid, the generation and digests of the end; OUT/died marks the first death, so that it comes once.
+OUT/<rank>.json gets the pid, the generation and the parameters of the end; OUT/died marks the first death, so that it comes once.
 """
 
 import argparse

@@ -146,7 +146,7 @@ def configuration(rank, size):
     assert (manager.group_size("channel"), manager.group_size("config_data")) == (1, size // spatial)
     assert total(manager.group("config_data"), rank) == sum(range(rank % spatial, size, spatial))
     assert total(manager.group("spatial"), 1) == spatial
-    assert total(manager.group("__orthogonal_to_spatial"), 1) == 1 if spatial == size else True
+    assert total(manager.group("__orthogonal_to_spatial"), 1) == size // spatial
     node = ProcessGroupNode("from_node", spatial)
     assert DistributedManager.create_group_from_node(node) == "__orthogonal_to_from_node"
     assert manager.group_size("__orthogonal_to_from_node") == size // spatial
@@ -307,7 +307,7 @@ def again(rank, size, port, names):
             dist.destroy_process_group()
             raised(RuntimeError, lambda: manager.create_process_subgroup("late", 1), "destroy_process_group")
         DistributedManager.cleanup(barrier=number != 1)
-        assert not dist.is_initialized() and number == 1 or sys.excepthook is hook
+        assert not dist.is_initialized() and (number == 1 or sys.excepthook is hook)
         raised(ValueError, lambda: all_gather_v(torch.ones(1), None), "initialize()")
         raised(RuntimeError, lambda: all_gather_v(torch.ones(1), None, group=kept), "has ended")
     DistributedManager.setup(rank, size, rank, "127.0.0.1", port, "ucx", "by hand")

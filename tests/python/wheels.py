@@ -50,9 +50,14 @@ def python_environment(directory):
     return directory
 
 
+def torch():
+    """The cached site-packages with the torch that this tree's wheel is for. Raises environments.Missing."""
+    return environments.packages(environments.torch_of_this_tree())
+
+
 def put_torch_into(environment):
     """torch from the cache in a virtual environment, by links: as pip would have installed it there."""
-    for cached in (environments.packages(environments.torch_of_this_tree()), environments.packages(BESIDE_TORCH)):
+    for cached in (torch(), environments.packages(BESIDE_TORCH)):
         for path in cached.iterdir():
             if path.name != "__pycache__":
                 (packages(environment) / path.name).symlink_to(path)

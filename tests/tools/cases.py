@@ -1,11 +1,11 @@
-"""Runs the cases of a test of tools/: functions decorated with @case, each with a Site of its own. A case returns figures or
-nothing, raises Skipped, and fails with anything that the acceptance harness raises. Ends with "N passed, N failed, N
+"""Runs the cases of a script in tests/: functions decorated with @case, each with a Site of its own. A case returns figures or
+nothing, raises Skipped, or fails with any other exception. Ends with "N passed, N failed, N
 skipped"."""
 
 import argparse
 import contextlib
+import os
 import pathlib
-import subprocess
 import sys
 
 TESTS = pathlib.Path(__file__).resolve().parents[1]
@@ -27,8 +27,10 @@ def case(function):
 def main(description):
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--only", choices=[function.__name__ for function in _CASES], metavar="CASE")
-    parser.add_argument("--skip-soak", action="store_true", help="changes nothing: none of this is long")
+    parser.add_argument("--skip-soak", action="store_true", help="leave out what belongs to the soak run")
     options = parser.parse_args()
+    if options.skip_soak:
+        os.environ["MESHRUN_SKIP_SOAK"] = "1"
     counts = {"passed": 0, "failed": 0, "skipped": 0}
     for function in _CASES:
         if options.only not in (None, function.__name__):
@@ -39,8 +41,10 @@ def main(description):
                 verdict, why = "passed", f": {figures}" if figures else ""
             except Skipped as reason:
                 verdict, why = "skipped", f": {reason}"
-            except (Short, OSError, ValueError, subprocess.SubprocessError) as error:
+            except Short as error:
                 verdict, why = "failed", f": {error}"
+            except Exception as error:
+                verdict, why = "failed", f": {type(error).__name__}: {error}"
         counts[verdict] += 1
         print(f"{verdict} {function.__name__}{why}", flush=True)
     print(", ".join(f"{number} {verdict}" for verdict, number in counts.items()))
