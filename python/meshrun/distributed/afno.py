@@ -117,12 +117,12 @@ class _Columns:
 
     def to_modes(self, x: Tensor) -> Tensor:
         if self.size == 1:
-            return torch.fft.rfft2(x, dim=(1, 2), norm="ortho")
+            return _in_rows(torch.fft.rfft2(x, dim=(1, 2), norm="ortho"))
         return self._transform(DistributedRFFT2, x, self.extent, self.field[0])
 
     def from_modes(self, x: Tensor) -> Tensor:
         if self.size == 1:
-            return torch.fft.irfft2(x, s=self.field, dim=(1, 2), norm="ortho")
+            return _in_rows(torch.fft.irfft2(x, s=self.field, dim=(1, 2), norm="ortho"))
         return self._transform(DistributedIRFFT2, x, self.field[0], self.extent)
 
     def _transform(self, transform, x: Tensor, split: int, then_split: int) -> Tensor:
@@ -133,6 +133,11 @@ class _Columns:
         except Exception:
             self.has_raised = True  # on all ranks of the group
             raise
+
+
+def _in_rows(transformed: Tensor) -> Tensor:
+    # torch 2.11 compiles as if a transform's result always were, and its views of it then fail.
+    return transformed.clone(memory_format=torch.contiguous_format) if torch.compiler.is_compiling() else transformed
 
 
 class _Filter(ShardedModule):

@@ -63,6 +63,16 @@ def _leaves(tree, path, found):
     raise TypeError(f"fused_all_reduce takes tensors, mappings and sequences of them, not {type(tree).__name__}")
 
 
+_OPERATIONS = ("SUM", "AVG", "MIN", "MAX")
+
+
+def _name_of(op):
+    for name in _OPERATIONS:  # all that torch 2.11 compiles
+        if op is getattr(dist.ReduceOp, name):
+            return name
+    return next((name for name in _OPERATIONS if op == getattr(dist.ReduceOp, name)), str(op))
+
+
 def fused_all_reduce(tensors, *, op=dist.ReduceOp.SUM, group=None, buffer_dtype=None, device=None, async_op=False,
                      weight=None):
     """Reduces all tensors of a structure over a group in one all-reduce.
@@ -84,8 +94,7 @@ def fused_all_reduce(tensors, *, op=dist.ReduceOp.SUM, group=None, buffer_dtype=
     leaves = [leaf for _, leaf in found]
     moved = leaves if device is None else [leaf.to(device) for leaf in leaves]
     group = group_name(group) if group is not None or dist.is_initialized() else None
-    op_name = next((name for name in ("SUM", "AVG", "MIN", "MAX") if op == getattr(dist.ReduceOp, name)), str(op))
-    call = (moved, [".".join(map(str, path)) for path, _ in found], op_name, weight, buffer_dtype, group)
+    call = (moved, [".".join(map(str, path)) for path, _ in found], _name_of(op), weight, buffer_dtype, group)
     if async_op:
         handle, results = _ops.start_fused_all_reduce(*call), [leaf.clone() for leaf in leaves]
     else:
