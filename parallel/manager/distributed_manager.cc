@@ -33,6 +33,12 @@ InstanceHistory& history_of(const World& world) {
   return histories[meeting_place(world)];
 }
 
+// The job that this process was in last, by address and port of its store.
+std::string& former_identity(const World& world) {
+  static auto& identities = *new std::map<std::string, std::string>;
+  return identities[fmt::format("{}:{}", world.master_addr, world.master_port)];
+}
+
 bool warn_if_initialized() {
   if (!DistributedManager::is_initialized()) return false;
   TORCH_WARN(
@@ -82,7 +88,9 @@ void DistributedManager::install(World world, const std::optional<std::string>& 
   state->backend = choose_backend(asked_backend, gpus);
   state->world = std::move(world);
   InstanceHistory& history = history_of(state->world);
+  history.identity = former_identity(state->world);
   join(state->world, history);
+  former_identity(state->world) = state->world.identity;
   const c10::intrusive_ptr<c10d::Store> store = state->world.store;
   try {
     install_joined(std::move(state), gpus);

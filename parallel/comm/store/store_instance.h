@@ -26,7 +26,8 @@ struct InstanceHistory {
   int64_t complete = 0;
   // Between attempts: this process waits, or waited in vain, for the one that follows `last`.
   bool waiting = false;
-  // Who the job was that all ranks met for last; empty: none.
+  // Who the job was that this process met for last at the store's address, as this one or as
+  // another; empty: none.
   std::string identity = {};
 };
 

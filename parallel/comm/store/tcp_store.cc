@@ -333,7 +333,7 @@ c10::intrusive_ptr<c10d::Store> join_once(const TcpStoreOptions& options, const 
 c10::intrusive_ptr<c10d::Store> join_tcp_store(const TcpStoreOptions& options,
                                                InstanceHistory& history) {
   const Deadline deadline(options.timeout), ending(std::min(kIdentityTimeout, options.timeout / 2));
-  const bool was_here = history.last > 0;
+  const bool was_here = history.last > 0 || !history.identity.empty();
   while (true) {
     try {
       return join_once(options, deadline, history);
