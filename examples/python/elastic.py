@@ -38,6 +38,8 @@ def train(elastic, steps, checkpoints):
     if first is None:
         saved = checkpoints.load(network, optimizer, kept=state) if checkpoints else None
         first = saved.step if saved else 0
+    elif checkpoints and first and first % 500 == 0:  # its writer may be the rank that was lost
+        checkpoints.save(network, optimizer, first, kept=state)
 
     model = DistributedDataParallel(network)
     x, y = data()

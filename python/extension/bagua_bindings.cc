@@ -121,7 +121,6 @@ void bind_bagua(py::module_& module) {
       [](c10::intrusive_ptr<c10d::Store> store) { bagua::init_process_group(store); },
       py::arg("store"), BaguaReleased());
   m.def("is_initialized", &bagua::is_initialized, BaguaReleased());
-  m.def("default_process_group", &bagua::default_process_group, BaguaReleased());
   m.def("new_group", [](const std::optional<std::vector<int>>& ranks, const py::object& stream) {
     const std::optional<c10::Stream> its = stream_of(stream);
     const py::gil_scoped_release released;

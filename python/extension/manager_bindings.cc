@@ -160,7 +160,6 @@ void bind_manager(py::module_& module) {
   get("manager_local_rank", &DistributedManager::local_rank);
   get("manager_local_world_size", &DistributedManager::local_world_size);
   get("manager_node_rank", &DistributedManager::node_rank);
-  get("manager_node_ranks", &DistributedManager::node_ranks);
   get("manager_cuda", &DistributedManager::cuda);
   get("manager_distributed", &DistributedManager::distributed);
   get("manager_timeout", &DistributedManager::timeout);

@@ -1,4 +1,4 @@
-"""Where the coordinator is and what may be sent there: as core/rpc/default_address.h, client/cli/context.cc and
+"""Where the coordinator is and what may be sent there: as core/rpc/default_address.h, client/coordinator_address.cc and
 core/rpc/security.h say for the command."""
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ def import_grpc() -> Any:
         import grpc
     except ModuleNotFoundError as error:
         raise ModuleNotFoundError(f"meshrun.Client needs grpcio and protobuf, and '{error.name}' is not installed: "
-                                  "pip install 'meshrun[client]'", name=error.name) from None
+                                  "pip install 'grpcio>=1.51.1' 'protobuf>=4.21'", name=error.name) from None
     return grpc
 
 

@@ -6,8 +6,8 @@ import os
 import time
 import types
 import uuid
-from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Optional, Type, Union
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Optional, Type
 
 from . import _address, _calls, _job_fields, _logs, results
 from .errors import DeadlineExceededError, InvalidArgumentError, UnavailableError, error_of

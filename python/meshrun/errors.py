@@ -7,6 +7,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from .results import Job
 
+__all__ = ["DeadlineExceededError", "Error", "FailedPreconditionError", "InvalidArgumentError", "JobFailedError", "NotFoundError",
+           "PermissionDeniedError", "UnavailableError"]
+
 
 class Error(Exception):
     """Base of all of them; also what has no class of its own here.

@@ -14,6 +14,9 @@ from typing import Any, Mapping, Optional, Type, TypeVar, Union
 
 from .errors import JobFailedError
 
+__all__ = ["Event", "Failure", "FailureCause", "Job", "JobSpec", "JobState", "LogLine", "Node", "NodeState", "Progress",
+           "ProgressPoint", "Rank", "RankState"]
+
 _Enum = TypeVar("_Enum", bound=enum.Enum)
 
 

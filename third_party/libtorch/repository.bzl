@@ -62,11 +62,12 @@ def _libtorch_impl(repository_ctx):
     root = repository_ctx.path(home)
     for needed in ["include/torch/csrc/api/include/torch/torch.h", "lib/libtorch_cpu.so", "lib/libc10.so"]:
         if not repository_ctx.path(home + "/" + needed).exists:
-            fail(("LibTorch {} is not complete in {} ({} is missing): run tools/setup, " +
+            fail(("LibTorch {} is not complete in {} ({} is missing): run tools/setup --libtorch {}, " +
                   "or set LIBTORCH_HOME to a directory with its include/ and lib/.").format(
                 version,
                 home,
                 needed,
+                version,
             ))
     lib = str(root.get_child("lib"))
     cuda_linkopts = []

@@ -1,7 +1,7 @@
 """Process groups, meshes, collectives, parallel mappings and distributed transforms for PyTorch, under PhysicsNeMo's names:
 `from meshrun.distributed import DistributedManager` in place of `from physicsnemo.distributed import DistributedManager`.
 
-Submodules: manager, config, utils, autograd, mappings, fft. Names are looked up in them on first use.
+Submodules: manager, config, utils, autograd, mappings, fft, fused, afno, errors. Names are looked up in them on first use.
 """
 
 _MODULE_OF = {

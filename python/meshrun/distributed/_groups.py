@@ -44,12 +44,8 @@ def _name_of_named(name):
 
 def _manager():
     """DistributedManager where it is initialised."""
-    try:
-        from meshrun.distributed.manager import DistributedManager
-    except ModuleNotFoundError as error:
-        if error.name != "meshrun.distributed.manager":
-            raise
-        return None
+    from meshrun.distributed.manager import DistributedManager
+
     return DistributedManager() if DistributedManager.is_initialized() else None
 
 

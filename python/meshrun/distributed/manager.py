@@ -55,8 +55,10 @@ class DistributedManager:
 
         Args: `backend` "ucx" (also "meshrun", torch's name of it), "gloo", "nccl" or one for each device,
         "cpu:ucx,cuda:nccl"; None: MESHRUN_BACKEND, else what this machine has. `method`: COORDINATOR, ENV, SLURM,
-        OPENMPI or MPICH. `timeout`: timedelta of rendezvous and collectives; None: MESHRUN_TIMEOUT_SECONDS, else 5
-        minutes and 30.
+        OPENMPI, MPICH or SINGLE. `timeout`: timedelta of rendezvous and collectives; None: MESHRUN_TIMEOUT_SECONDS,
+        else 5 minutes for the rendezvous, and for collectives 30 minutes (NCCL: 10).
+
+        Several ranks without NCCL in the package run on the CPU: it warns where the host has a GPU.
 
         Raises: LaunchEnvironmentError; torch.distributed.DistError: the ranks do not meet; RuntimeError:
         init_process_group() was called before.
@@ -278,6 +280,7 @@ def _start(join):
         if _extension.manager_cuda():
             torch.cuda.set_device(_extension.manager_device())
         _join.join_torch()
+        _warn_of_idle_gpus()
     except BaseException:
         DistributedManager.cleanup()
         raise
@@ -288,9 +291,12 @@ def _start(join):
     numpy.random.seed(_extension.manager_rank())
 
 
-def _join_torch():
-    """After C++ has left one world and joined another by itself, as elastic trainings do: makes torch follow it."""
-    _join.join_torch()
+def _warn_of_idle_gpus():
+    is_left_out = not _extension.has_backend("nccl") and _extension.manager_world_size() > 1
+    # Not by torch.cuda, whose first call a forked child cannot repeat.
+    if is_left_out and torch.version.cuda and os.path.exists("/dev/nvidia0"):
+        warnings.warn("this host has GPUs, and this meshrun-torch is built without NCCL: the ranks run on the CPU. Install the wheel "
+                      "for GPUs (tools/wheel --cuda, docs/python.md)", stacklevel=4)
 
 
 def _agree(call, error):

@@ -3,9 +3,9 @@
     import meshrun.torch
     torch.distributed.init_process_group("meshrun")
 
-registers the backend "meshrun" for CPU tensors. Every collective compares the ranks' calls first: a wrong call on one rank
+registers the backend "meshrun" for CPU tensors, and with the wheel for GPUs for CUDA tensors too, by NCCL. Every collective compares the ranks' calls first: a wrong call on one rank
 is a ValueError on all, with both sides' values. Sums are taken in a fixed order, so all ranks and runs get the same bits.
-Where CUDA tensors are sent too, name a backend for each device: "cpu:meshrun,cuda:nccl".
+With the other wheel, name a backend for each device where CUDA tensors are sent too: "cpu:meshrun,cuda:nccl".
 
 Where the package is installed, entry points register the backend without this import.
 
