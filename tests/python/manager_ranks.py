@@ -310,6 +310,11 @@ def again(rank, size, port, names):
         assert not dist.is_initialized() and (number == 1 or sys.excepthook is hook)
         raised(ValueError, lambda: all_gather_v(torch.ones(1), None), "initialize()")
         raised(RuntimeError, lambda: all_gather_v(torch.ones(1), None, group=kept), "has ended")
+    # Rank 1 comes to the port of the next job while rank 0 still holds the store of this one there.
+    DistributedManager.initialize()
+    if rank == 0:
+        time.sleep(0.5)
+    DistributedManager.cleanup()
     DistributedManager.setup(rank, size, rank, "127.0.0.1", port, "ucx", "by hand")
     assert DistributedManager().initialization_method == "by hand" and total(None, 1) == size
     DistributedManager.cleanup()

@@ -399,9 +399,17 @@ MESHRUN_RANK_FUNCTION(ucx_refuses_late_continuations) {
         },
         c10::BoolType::get());
     world.group->send(message, 1, 0)->wait();
-    EXPECT_TRUE(all_reduce()->wait());
+    const auto work = all_reduce();
+    EXPECT_TRUE(work->wait());
     world.group->recv(message, 1, 0)->wait();
+    // The second call's future comes after the first's, and a wait has a time of its own.
+    const auto future = work->getFuture();
+    EXPECT_FALSE(future->completed());
+    const auto since = std::chrono::steady_clock::now();
+    EXPECT_TRUE(work->wait(milliseconds(50)));
+    EXPECT_LT(std::chrono::steady_clock::now() - since, milliseconds(1500));
     second.set_value();
+    future->wait();
     followed->wait();
     EXPECT_THAT(followed->tryRetrieveErrorMessage(),
                 ::testing::HasSubstr("called in a continuation"));
