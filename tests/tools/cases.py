@@ -48,4 +48,4 @@ def main(description):
         counts[verdict] += 1
         print(f"{verdict} {function.__name__}{why}", flush=True)
     print(", ".join(f"{number} {verdict}" for verdict, number in counts.items()))
-    return 1 if counts["failed"] else 0
+    sys.exit(1 if counts["failed"] else 0)  # here: a caller may forget it
