@@ -88,9 +88,10 @@ void DistributedManager::install(World world, const std::optional<std::string>& 
   state->backend = choose_backend(asked_backend, gpus);
   state->world = std::move(world);
   InstanceHistory& history = history_of(state->world);
-  history.identity = former_identity(state->world);
+  std::string& former = former_identity(state->world);
+  history.identity = former;
   join(state->world, history);
-  former_identity(state->world) = state->world.identity;
+  former = history.identity;
   const c10::intrusive_ptr<c10d::Store> store = state->world.store;
   try {
     install_joined(std::move(state), gpus);

@@ -115,7 +115,7 @@ DistributedManager::~DistributedManager() {
   for (const auto& last : std::exchange(state_->at_cleanup, {})) last();
   for (ProcessGroupPtr& group : state_->groups->release()) groups.push_back(std::move(group));
   release_groups(std::move(groups), state_->backend);
-  // Those of futures, which the end of a program must not meet.
+  // Callbacks of futures must not run while the program ends.
   CallbackTurn::await_all(std::chrono::steady_clock::now() + kLastCallbacks);
   state_->groups.reset();
   state_->engine.reset();

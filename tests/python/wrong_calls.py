@@ -92,13 +92,14 @@ def wrong(rank, size):
     yield "reduce_loss: dst_rank", ValueError, lambda: utils.reduce_loss(1.0, size if last else 0)
 
     create, orthogonal = manager.create_process_subgroup, manager.create_orthogonal_process_group
-    yield "create_process_subgroup: size", (GroupError, MeshError, UndefinedGroupError), lambda: create("new", size + 1 if last else size)
-    yield "create_process_subgroup: name", (GroupError, MeshError, UndefinedGroupError), lambda: create("other" if last else "new", size)
-    yield "create_process_subgroup: parent", (GroupError, MeshError, UndefinedGroupError), lambda: create("new", 1, "nothing")
-    yield "create_orthogonal_process_group: name", (GroupError, MeshError, UndefinedGroupError), lambda: orthogonal("new", "nothing")
-    yield "initialize_mesh: shape", (GroupError, MeshError, UndefinedGroupError), lambda: manager.initialize_mesh(
+    wrong_group = (GroupError, MeshError, UndefinedGroupError)
+    yield "create_process_subgroup: size", wrong_group, lambda: create("new", size + 1 if last else size)
+    yield "create_process_subgroup: name", wrong_group, lambda: create("other" if last else "new", size)
+    yield "create_process_subgroup: parent", wrong_group, lambda: create("new", 1, "nothing")
+    yield "create_orthogonal_process_group: name", wrong_group, lambda: orthogonal("new", "nothing")
+    yield "initialize_mesh: shape", wrong_group, lambda: manager.initialize_mesh(
         (1, size) if last else (size, 1), ("dp", "tp"))
-    yield "initialize_mesh: names", (GroupError, MeshError, UndefinedGroupError), lambda: manager.initialize_mesh((size,), ("tp" if last else "dp",))
+    yield "initialize_mesh: names", wrong_group, lambda: manager.initialize_mesh((size,), ("tp" if last else "dp",))
     yield "group: name", RuntimeError, lambda: manager.group("nothing")
     yield "group_size: name", RuntimeError, lambda: manager.group_size("nothing")
     yield "all_gather_v: group", RuntimeError, lambda: autograd.all_gather_v(own, sizes, group="nothing")

@@ -211,10 +211,10 @@ bool UcxWork::wait(std::chrono::milliseconds timeout) {
         "wait() was called on an operation that is put off: call endCoalescing() first, and wait "
         "for what it returns");
   }
-  const auto until = timeout.count() > 0 ? std::chrono::steady_clock::now() + timeout
-                                         : std::chrono::steady_clock::time_point::max();
+  auto until = std::chrono::steady_clock::time_point::max();
   if (timeout.count() > 0) {
-    wait_for(timeout);
+    until = std::chrono::steady_clock::now() + timeout;
+    wait_for(timeout, until);
   } else {
     for (const OperationPtr& operation : state_->operations) {
       if (operation->is_done()) continue;
@@ -234,8 +234,8 @@ void UcxWork::throw_lost() const {
   }
 }
 
-void UcxWork::wait_for(std::chrono::milliseconds timeout) {
-  const auto deadline = std::chrono::steady_clock::now() + timeout;
+void UcxWork::wait_for(std::chrono::milliseconds timeout,
+                       std::chrono::steady_clock::time_point deadline) {
   for (const OperationPtr& operation : state_->operations) {
     const auto left = std::max<std::chrono::nanoseconds>(
         deadline - std::chrono::steady_clock::now(), std::chrono::nanoseconds(0));

@@ -12,6 +12,7 @@
 // GroupAbortedError.
 #pragma once
 
+#include <chrono>
 #include <exception>
 #include <functional>
 #include <memory>
@@ -55,7 +56,8 @@ class UcxWork : public c10d::Work {
 
  private:
   struct State;
-  void wait_for(std::chrono::milliseconds timeout);
+  // Until `deadline`, which `timeout` has led to.
+  void wait_for(std::chrono::milliseconds timeout, std::chrono::steady_clock::time_point deadline);
   // Raises why one of the operations will never be done, if one will not.
   void throw_lost() const;
 

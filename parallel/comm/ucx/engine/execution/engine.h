@@ -102,7 +102,8 @@ class Group {
   void on_done(const std::shared_ptr<Operation>& operation, std::function<void()> callback);
 
   // How many callbacks run because operations are done, on other threads too: this rank is not
-  // stuck meanwhile, since they may call. Who runs one counts it, and may do so without the group.
+  // stuck meanwhile, since they may call. Whoever runs a callback adds one before it and takes one
+  // away after it; the counter may outlive the group.
   std::shared_ptr<std::atomic<int>> running_callbacks() const;
 
   // Ends all operations here and on the other members, now and later (kAborted). `reason` is a full
