@@ -74,4 +74,5 @@ def environ(*places, requirements=(), **more):
     kept = {name: value for name, value in os.environ.items()
             if not re.match(r"RANK$|WORLD_SIZE$|MASTER_|(LOCAL|GROUP)_|(MESHRUN|TORCH|PYTORCH)", name)}
     paths = [*places, *map(packages, (EXTRAS, *requirements))]
-    return kept | {"PYTHONPATH": ":".join(map(str, paths)), "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"} | more
+    return kept | {"PYTHONPATH": ":".join(map(str, paths)), "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore",
+                   "PYTHONFAULTHANDLER": "1"} | more

@@ -1,6 +1,9 @@
 """Runs Python programs with the extension, as ranks: what the tests of the extension share."""
 
+import contextlib
+import os
 import pathlib
+import signal
 import subprocess
 import sys
 
@@ -19,6 +22,20 @@ module, function, size, port, *names = sys.argv[1:]
 function = getattr(importlib.import_module(module), function)
 torch.multiprocessing.start_processes(function, (int(size), int(port), names), nprocs=int(size), start_method="fork")
 """
+
+
+def output_of(process, timeout):
+    """What it wrote. One that does not end writes where its threads and its group's stand (PYTHONFAULTHANDLER), and Failed has it."""
+    try:
+        return process.communicate(timeout=timeout)[0]
+    except subprocess.TimeoutExpired as late:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGABRT)
+        try:
+            output, _ = process.communicate(timeout=10)
+        except subprocess.TimeoutExpired as error:
+            output = (error.stdout or b"").decode(errors="replace")
+        raise Failed(f"{' '.join(map(str, process.args[-4:]))} did not end within {timeout} s:\n{output[-12000:]}") from late
 
 
 def worlds(*sizes):
@@ -40,9 +57,7 @@ class Runner:
                                    stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
                                    start_new_session=True)
         try:
-            output, _ = process.communicate(timeout=timeout)
-        except subprocess.TimeoutExpired as error:
-            raise Failed(f"{' '.join(map(str, command[-4:]))} did not end within {timeout} s") from error
+            output = output_of(process, timeout)
         finally:
             end_group(process, 5)
         if process.returncode:
@@ -63,9 +78,7 @@ class Runner:
                                   env=self.environ, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
                                   start_new_session=True) for rank in range(2)]
         try:
-            said = [process.communicate(timeout=120)[0] for process in ranks]
-        except subprocess.TimeoutExpired as error:
-            raise Failed("ends_early: a rank did not end") from error
+            said = [output_of(process, 120) for process in ranks]
         finally:
             for process in ranks:
                 end_group(process, 1)

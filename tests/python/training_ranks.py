@@ -11,6 +11,7 @@ import multiprocessing
 import multiprocessing.connection
 import os
 import pathlib
+import signal
 import statistics
 import sys
 import time
@@ -157,9 +158,14 @@ def run_job(target, backend, size, directory, *arguments):
             multiprocessing.connection.wait([process.sentinel for process in ranks if process.exitcode is None],
                                             max(0, deadline - time.monotonic()))
             failed = [process.exitcode for process in ranks if process.exitcode]
-            if failed or time.monotonic() > deadline:
-                what = f"a rank exited {failed[0]}" if failed else f"not ended in {LONGEST_JOB_S} s"
-                sys.exit(f"{size} ranks on {backend}: {what}")
+            if failed:
+                sys.exit(f"{size} ranks on {backend}: a rank exited {failed[0]}")
+            if time.monotonic() > deadline:
+                left = [process for process in ranks if process.exitcode is None]
+                for process in left:
+                    os.kill(process.pid, signal.SIGABRT)  # writes where its threads stand
+                    process.join(5)
+                sys.exit(f"{size} ranks on {backend}: {len(left)} not ended in {LONGEST_JOB_S} s; above, where they stand")
     finally:
         for process in ranks:
             process.kill()
