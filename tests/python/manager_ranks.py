@@ -327,6 +327,32 @@ def again(rank, size, port, names):
     passed(rank, size, "again")
 
 
+def by_each_launcher(rank, size, port, names):
+    """The functions of PhysicsNeMo that name a launcher, each with that one's variables alone."""
+    by_slurm = {"SLURM_PROCID": rank, "SLURM_NPROCS": size, "SLURM_LOCALID": rank, "SLURM_NODEID": 0,
+                "SLURM_LAUNCH_NODE_IPADDR": "127.0.0.1", "SLURM_JOB_ID": port, "SLURM_STEP_ID": 0}
+    by_open_mpi = {"OMPI_COMM_WORLD_RANK": rank, "OMPI_COMM_WORLD_SIZE": size, "OMPI_COMM_WORLD_LOCAL_RANK": rank,
+                   "OMPI_COMM_WORLD_LOCAL_SIZE": size}
+    by_env = {"RANK": rank, "WORLD_SIZE": size, "LOCAL_RANK": rank, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port + 2}
+    raised(RuntimeError, DistributedManager.initialize_env, "RANK")
+    raised(RuntimeError, lambda: DistributedManager.initialize_slurm(port), "SLURM_PROCID")
+    raised(RuntimeError, lambda: DistributedManager.initialize_open_mpi("127.0.0.1", port), "OMPI_COMM_WORLD_RANK")
+    for method, variables, start in (("SLURM", by_slurm, lambda: DistributedManager.initialize_slurm(port)),
+                                     ("OPENMPI", by_open_mpi, lambda: DistributedManager.initialize_open_mpi("127.0.0.1", port + 1)),
+                                     ("ENV", by_env, DistributedManager.initialize_env)):
+        for name in ("MASTER_ADDR", "MASTER_PORT"):
+            os.environ.pop(name, None)
+        os.environ.update({name: str(value) for name, value in variables.items()})
+        start()
+        manager = DistributedManager()
+        assert manager.initialization_method == method and (manager.rank, manager.world_size, manager.local_rank) == (rank, size, rank)
+        assert manager.get_available_backend() == "ucx" and total(None, rank) == size * (size - 1) / 2
+        DistributedManager.cleanup(barrier=True)
+        for name in variables:
+            os.environ.pop(name, None)
+    passed(rank, size, "by_each_launcher")
+
+
 def follows(rank, size, port, names):
     """C++ leaves one world and joins another, from which a rank is missing; torch's groups follow."""
     from meshrun.distributed import _join

@@ -392,6 +392,13 @@ def small_functions(rank, size):
     x = torch.tensor([[1 + 1j, 2 + 2j, 3 - 1j]])
     assert utils.pad_helper(x, 1, 5, "conj").tolist() == [[1 + 1j, 2 + 2j, 3 - 1j, 3 + 1j, 2 - 2j]]
     assert utils.pad_helper(x, 0, 2).tolist() == [x[0].tolist(), [0, 0, 0]]
+    pieces = utils.split_tensor_along_dim(torch.arange(18).reshape(2, 9), -1, 4)
+    assert [piece.tolist() for piece in pieces] == [[[0, 1], [9, 10]], [[2, 3], [11, 12]], [[4, 5], [13, 14]], [[6, 7, 8], [15, 16, 17]]]
+    with raises(IndexError, "dim is 1"):
+        utils.split_tensor_along_dim(torch.ones(2), 1, 2)
+    image = torch.ones(2, 3, 4, 5)
+    assert utils.get_memory_format(image) == utils.get_memory_format(image[0]) == torch.contiguous_format
+    assert utils.get_memory_format(image.to(memory_format=torch.channels_last)) == torch.channels_last
     assert utils.truncate_helper(x, -1, 2).tolist() == [[1 + 1j, 2 + 2j]]
     for wrong in (lambda: utils.pad_helper(x, 1, 6, "conj"), lambda: utils.pad_helper(x, 1, 2),
                   lambda: utils.truncate_helper(x, 1, 4), lambda: utils.pad_helper(x, 1, 5, "other")):
