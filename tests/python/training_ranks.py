@@ -11,6 +11,7 @@ import multiprocessing
 import multiprocessing.connection
 import os
 import pathlib
+import shutil
 import signal
 import statistics
 import sys
@@ -32,7 +33,7 @@ BACKENDS = ("meshrun", "gloo")
 STEPS = 20
 GLOBAL_BATCH = 24  # for 1, 2, 3 and 4 ranks
 FEATURES, HIDDEN, OUTPUTS = 12, 30, 3  # 30 is uneven on 4 ranks
-LONGEST_JOB_S = 240
+LONGEST_JOB_S = 150
 LARGEST_DIFFERENCE = 1e-6
 # Difference of a training that changed its number of ranks on the way: other sums, and Adam amplifies rounding.
 LARGEST_AFTER_RESUME = 1e-4
@@ -144,8 +145,12 @@ def run_rank(backend, rank, size, directory, cases):
     dist.destroy_process_group()
 
 
+class Late(Exception):
+    """Ranks that do not end."""
+
+
 def run_job(target, backend, size, directory, *arguments):
-    """Starts the ranks and waits for them. Ends this program where one fails."""
+    """Starts the ranks and waits for them. Ends this program where one fails; Late: where one does not end."""
     directory.mkdir(parents=True, exist_ok=True)
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([__name__])
@@ -165,7 +170,7 @@ def run_job(target, backend, size, directory, *arguments):
                 for process in left:
                     os.kill(process.pid, signal.SIGABRT)  # writes where its threads stand
                     process.join(5)
-                sys.exit(f"{size} ranks on {backend}: {len(left)} not ended in {LONGEST_JOB_S} s; above, where they stand")
+                raise Late(f"{size} ranks on {backend}: {len(left)} not ended in {LONGEST_JOB_S} s; above, where they stand")
     finally:
         for process in ranks:
             process.kill()
@@ -177,17 +182,29 @@ def difference(ours, other, count=None):
     return ((a - b).norm() / b.norm()).item()
 
 
+def run_jobs(backend, size, directory, cases):
+    """Gloo is the peer here and not what is tested: its job that does not end is told, and is run once more."""
+    try:
+        run_job(run_rank, backend, size, directory, cases)
+    except Late as late:
+        print(f"late {late}", flush=True)
+        if backend != "gloo":
+            raise
+        shutil.rmtree(directory)
+        run_job(run_rank, backend, size, directory, cases)
+
+
 def compare(directory, worlds):
     """The same jobs on both backends. Returns the largest difference."""
     pairs = [pair for pair in ((1, 2), (2, 3), (3, 4), (4, 1), (3, 2)) if set(pair) <= set(worlds)]
     for backend in BACKENDS:
         place = directory / backend
         for size in worlds:
-            run_job(run_rank, backend, size, place / str(size),
-                    [["ddp"], ["fsdp2"], ["dtensor"], ["dcp_save", str(place / f"checkpoint-{size}")]])
+            run_jobs(backend, size, place / str(size),
+                     [["ddp"], ["fsdp2"], ["dtensor"], ["dcp_save", str(place / f"checkpoint-{size}")]])
         for first, second in pairs:
-            run_job(run_rank, backend, second, place / f"{first}-{second}",
-                    [["dcp_load", str(place / f"checkpoint-{first}")]])
+            run_jobs(backend, second, place / f"{first}-{second}",
+                     [["dcp_load", str(place / f"checkpoint-{first}")]])
     worst = 0.0
     names = ("ddp", "fsdp2", "dtensor", "dcp_save")
     rows = [(f"{size} ranks: {name}", f"{size}/{name}.pt") for size in worlds for name in names]
