@@ -4,6 +4,7 @@ import os
 import pathlib
 import re
 import subprocess
+import sys
 import tempfile
 import time
 
@@ -54,6 +55,7 @@ def program_verdict(command, timeout, left_out="", speed=False):
                           stdin=subprocess.DEVNULL)
     said = done.stdout + done.stderr
     found = re.findall(r"^verdict: (pass|short|n/a):? *(.*)$", said, re.MULTILINE)
+    print((done.stderr if found else said)[-8000:], end="", file=sys.stderr, flush=True)
     check(found, f"{pathlib.Path(command[0]).name} exited {done.returncode}: {last_line(said)}")
     verdict, figures = found[-1]
     if verdict == "pass":
