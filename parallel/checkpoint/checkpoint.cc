@@ -90,29 +90,38 @@ StepWriter writer_of(const std::string& path) {
           }};
 }
 
-// Gives the newest commit its own name, if its writer died before it did. Returns it if it is not
-// in the directory and was written in an earlier generation, whose rank 0 may have been on another
-// host. What this generation has written lay here: the program has removed it.
-std::optional<agent::Checkpoint> finish_committed(const std::string& path) {
+// The job's newest checkpoint in a directory, as the coordinator knows it.
+struct Committed {
+  int64_t step = 0;
+  // It has its own name here.
+  bool is_here = false;
+  // What this generation has written lay here: if it is not, the program has removed it.
+  bool is_of_this_generation = false;
+};
+
+// Gives it its own name, if its writer died before it did. Absent: the coordinator knows of none.
+std::optional<Committed> finish_committed(const std::string& path) {
   const CommitRight right = right_of(path);
-  const auto committed = right.newest();
-  if (!committed) return std::nullopt;
-  const bool is_here =
-      finish_step_directory(path, committed->step, committed->digest, committed->temporary);
-  return is_here || committed->generation == right.generation() ? std::nullopt : committed;
+  const auto newest = right.newest();
+  if (!newest) return std::nullopt;
+  return Committed{newest->step,
+                   finish_step_directory(path, newest->step, newest->digest, newest->temporary),
+                   newest->generation == right.generation()};
 }
 
-// Else the job would go on from fewer steps than it has done.
-void check_is_here(const std::string& path) {
-  const auto elsewhere = finish_committed(path);
-  if (!elsewhere) return;
+// The step to load; absent: the one that was written last. Raises where the job would go on from
+// fewer steps than it has done: rank 0 of an earlier generation may have been on another host.
+std::optional<int64_t> step_to_load(const std::string& path) {
+  const auto committed = finish_committed(path);
+  if (!committed || (!committed->is_here && committed->is_of_this_generation)) return std::nullopt;
+  if (committed->is_here) return committed->step;
   const std::vector<StepDirectory> found = list_step_directories(path);
   throw std::runtime_error(
-      "the job's newest checkpoint in " + path + ", of step " + std::to_string(elsewhere->step) +
+      "the job's newest checkpoint in " + path + ", of step " + std::to_string(committed->step) +
       ", is not on " + host_name() +
       ", where rank 0 is now: it is on another host, or was removed. The newest here is " +
       (found.empty() ? "none" : "that of step " + std::to_string(found.back().manifest.step)) +
-      ". Use a directory that all hosts share; or copy step-" + std::to_string(elsewhere->step) +
+      ". Use a directory that all hosts share; or copy step-" + std::to_string(committed->step) +
       " from the host that wrote it; to go on from what is here, submit a new job");
 }
 
@@ -247,16 +256,22 @@ void CheckpointDirectory::save(const torch::nn::Module& module, torch::optim::Op
       encode(kModelFile, model_file);
       encode(kOptimizerFile, optimizer_file);
       if (!kept_file.tensors.empty()) encode(kKeptFile, kept_file);
-      write_step_directory(path_, manifest, files, options_.keep, writer_of(path_));
+      manifest.sequence = sequence_ + 1;
+      sequence_ = write_step_directory(path_, manifest, files, options_.keep, writer_of(path_));
       return Outcome::kDone;
     });
   }
-  // The first character says which error it is.
+  // The first character says which error it is, or that the rest is the sequence.
+  constexpr char kWritten = 'w';
   const char kind = result.outcome == Outcome::kRefused ? 'r' : 'f';
-  const std::string problem =
-      broadcast_text(*group, device, result.problem.empty() ? "" : kind + result.problem);
-  if (problem.empty()) return;
-  raise(problem[0] == 'r' ? Outcome::kRefused : Outcome::kFile, problem.substr(1));
+  const std::string text = broadcast_text(
+      *group, device,
+      result.problem.empty() ? kWritten + std::to_string(sequence_) : kind + result.problem);
+  if (text[0] == kWritten) {
+    sequence_ = std::stoll(text.substr(1));
+  } else {
+    raise(text[0] == 'r' ? Outcome::kRefused : Outcome::kFile, text.substr(1));
+  }
 }
 
 std::optional<TrainingProgress> CheckpointDirectory::load(torch::nn::Module& module,
@@ -276,9 +291,8 @@ std::optional<TrainingProgress> CheckpointDirectory::load(torch::nn::Module& mod
   json header;
   if (group->getRank() == 0) {
     const Result result = guarded([&] {
-      check_is_here(path_);
-      loaded = detail::read_newest(path_, options_.identity, options_.former_file, parts, optimizer,
-                                   kept);
+      loaded = detail::read_newest(path_, step_to_load(path_), options_.identity,
+                                   options_.former_file, parts, optimizer, kept);
       return loaded ? Outcome::kDone : Outcome::kNothing;
     });
     header = {{"outcome", static_cast<int>(result.outcome)}, {"problem", result.problem}};
@@ -297,6 +311,7 @@ std::optional<TrainingProgress> CheckpointDirectory::load(torch::nn::Module& mod
   } catch (const Mismatch& error) {
     throw CheckpointMismatchError(error.what());
   }
+  sequence_ = manifest.sequence;
   load_generators(device, manifest, *group);
   return TrainingProgress{manifest.step, manifest.sampler};
 }

@@ -194,7 +194,7 @@ std::string older_one_of(const std::vector<StepDirectory>& checkpoints) {
 
 }  // namespace
 
-std::optional<Loaded> read_newest(const std::string& directory,
+std::optional<Loaded> read_newest(const std::string& directory, std::optional<int64_t> step,
                                   const std::map<std::string, std::string>& identity,
                                   const std::string& former_file, const Parts& parts,
                                   const torch::optim::Optimizer& optimizer,
@@ -208,6 +208,10 @@ std::optional<Loaded> read_newest(const std::string& directory,
                      "not read; delete it, or give another directory, to start anew");
     }
     return std::nullopt;
+  }
+  if (step) {  // of that name there is one
+    std::ranges::stable_partition(
+        checkpoints, [&](const StepDirectory& one) { return one.manifest.step != *step; });
   }
   const StepDirectory& newest = checkpoints.back();
   check_identity(newest, identity, optimizer_kind(optimizer));

@@ -86,9 +86,10 @@ struct Loaded {
   std::vector<std::string> kept_names() const;
 };
 
-// The newest complete checkpoint in `directory`; absent: there is none. `former_file`: see
-// CheckpointOptions. Raises Mismatch, DamagedCheckpoint, SafetensorsError, std::runtime_error.
-std::optional<Loaded> read_newest(const std::string& directory,
+// The checkpoint of `step` in `directory`, or where that is absent the complete one written
+// last; absent: there is none. `former_file`: see CheckpointOptions. Raises Mismatch,
+// DamagedCheckpoint, SafetensorsError, std::runtime_error.
+std::optional<Loaded> read_newest(const std::string& directory, std::optional<int64_t> step,
                                   const std::map<std::string, std::string>& identity,
                                   const std::string& former_file, const Parts& parts,
                                   const torch::optim::Optimizer& optimizer, const KeptValues& kept);

@@ -139,13 +139,14 @@ std::string read_verified(const StepDirectory& checkpoint, const std::string& na
   return content;
 }
 
-void write_step_directory(const std::string& directory, Manifest manifest,
-                          const std::map<std::string, std::string>& files, int64_t keep,
-                          const StepWriter& writer) {
+int64_t write_step_directory(const std::string& directory, Manifest manifest,
+                             const std::map<std::string, std::string>& files, int64_t keep,
+                             const StepWriter& writer) {
   check(os::MakeDirectories(directory), "cannot create");
   remove_leftovers(directory, writer.generation);
   const std::vector<StepDirectory> before = list(directory, /*tolerant=*/true);
-  manifest.sequence = before.empty() ? 1 : before.back().manifest.sequence + 1;
+  const int64_t last = before.empty() ? 0 : before.back().manifest.sequence;
+  manifest.sequence = std::max(manifest.sequence, last + 1);
   const fs::path path = fs::path(directory) / (kStepPrefix + std::to_string(manifest.step));
   const fs::path aside = hidden(path, ("." + writer.name + kUnfinished).c_str());
   check(os::MakeDirectories(aside), "cannot create");
@@ -162,6 +163,7 @@ void write_step_directory(const std::string& directory, Manifest manifest,
   for (size_t i = 0; i + static_cast<size_t>(keep) < now.size(); ++i) {
     remove_hidden_first(now[i].path);
   }
+  return manifest.sequence;
 }
 
 bool finish_step_directory(const std::string& directory, int64_t step, const std::string& digest,

@@ -61,12 +61,12 @@ std::vector<StepDirectory> list_step_directories(const std::string& directory);
 std::string read_verified(const StepDirectory& checkpoint, const std::string& name);
 
 // Writes aside, flushes, and renames to step-N, in the place of one of that step, which is removed
-// only when the new one's name is on the disk. Fills in the manifest's sequence and files. Then
-// removes the oldest until `keep` complete ones are left; one
-// whose manifest cannot be read stays.
-void write_step_directory(const std::string& directory, Manifest manifest,
-                          const std::map<std::string, std::string>& files, int64_t keep,
-                          const StepWriter& writer);
+// only when the new one's name is on the disk. Fills in the manifest's files, and its sequence: at
+// least what it is, and above those that are there. Then removes the oldest until `keep` complete
+// ones are left; one whose manifest cannot be read stays. Returns the sequence.
+int64_t write_step_directory(const std::string& directory, Manifest manifest,
+                             const std::map<std::string, std::string>& files, int64_t keep,
+                             const StepWriter& writer);
 
 // Renames the checkpoint of `step` that was committed as `temporary`, if its writer ended before it
 // could. Returns whether it is there under its own name now. If not, it lies on another host, or

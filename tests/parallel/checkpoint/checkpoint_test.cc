@@ -820,6 +820,21 @@ const bool kRankZeroMoves = register_rank_function("rank_0_moves", [] {
   fs::rename(first_host, run);
   EXPECT_THAT(load, raises("of step 6, is not on"));
   EXPECT_THAT(load, raises("The newest here is that of step 5"));
+
+  // The first host's directory has seen more checkpoints, and the newest one is copied to it.
+  generation(4);
+  for (int64_t step = 7; step < 12; ++step) save(step);
+  fs::rename(run, first_host);
+  generation(5);
+  save(12);
+  const std::string copied = run + "/step-12";
+  fs::rename(copied, first_host + "/step-12");
+  fs::remove_all(run);
+  fs::rename(first_host, run);
+  generation(6);
+  EXPECT_EQ(load()->step, 12);
+  save(13);
+  EXPECT_EQ(load()->step, 13);
   DistributedManager::cleanup();
 });
 
