@@ -588,6 +588,39 @@ def wrapped_shared_modules(rank, size):
         outer[0] = wrap(outer[0])
         outer(x).sum().backward()
         assert next(outer.parameters()).grad.item() == rank + 1
+    # A module that nobody calls.
+    blocks = torch.nn.ModuleList([torch.nn.Linear(1, 1, bias=False) for _ in range(2)])
+    for block in blocks:
+        torch.nn.init.ones_(block.weight)
+    utils.mark_module_as_shared(blocks, own)
+    chain = torch.nn.Sequential(*blocks)
+    ddp = torch.nn.parallel.DistributedDataParallel(chain)
+    with ddp.no_sync(), raises(RuntimeError, "no_sync()"):
+        ddp(x)
+    ddp(x).sum().backward()
+    assert blocks[1].weight.grad.item() == (size + 1) / 2, blocks[1].weight.grad
+    with raises(RuntimeError, "gradient_as_bucket_view"):
+        torch.nn.parallel.DistributedDataParallel(chain, gradient_as_bucket_view=True)(x)
+    blocks.load_state_dict({"0.weight": torch.zeros(1, 1), "1.weight": torch.zeros(1, 1)}, assign=True)
+    with raises(RuntimeError, "'0.weight' is not the one that was marked"):
+        chain(x)
+    # Compiled before there is a wrapper around it.
+    torch._dynamo.reset()
+    layer = marked()
+    compiled = torch.compile(torch.nn.Sequential(layer), backend="aot_eager")
+    compiled(x).sum().backward()
+    ddp = torch.nn.parallel.DistributedDataParallel(compiled)
+    with ddp.no_sync(), raises(RuntimeError, "no_sync()"):
+        ddp(x)
+    # Compiled around the wrapper.
+    layer = marked()
+    ddp = torch.nn.parallel.DistributedDataParallel(layer)
+    outer = torch.compile(ddp, backend="aot_eager")
+    for _ in range(2):
+        outer(x).sum().backward()
+    assert layer.weight.grad.item() == size + 1, layer.weight.grad
+    with ddp.no_sync(), raises(RuntimeError, "no_sync()"):
+        outer(x)
     # Compiled within the wrapper, and not by the program of the unmarked layer: torch.compile does not look at hooks again.
     torch._dynamo.reset()
     layer = marked()

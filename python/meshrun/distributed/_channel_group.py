@@ -102,7 +102,7 @@ class ShardedModule(nn.Module):
         return {f"{path}.{name}" if path else name: dim for path, module in self.named_modules()
                 if isinstance(module, ShardedModule) for name, dim in module._cut.items()}
 
-    def problem_with_ddp(self) -> str:
+    def pieces_overwritten(self) -> str:
         """Why DistributedDataParallel, in whose forward pass this is, would mix pieces of different ranks; else empty."""
         ddp = nn.parallel.DistributedDataParallel._active_ddp_module
         if ddp is None or self._channels.size == 1:

@@ -1,11 +1,15 @@
 """What a module whose parameters are marked as shared refuses before its forward pass: wrappers under which the marks
 would leave some gradients of this pass as they are, without an error."""
 
+import functools
 import sys
 import weakref
 
 import torch
 from torch import nn
+
+# The attribute of a marked parameter: the name of its group.
+SHARED_OVER = "_meshrun_shared_over"
 
 _NO_SUM = "mark_module_as_shared: "
 
@@ -16,7 +20,10 @@ def problem_with_ddp():
 
 
 def _active_ddp():
-    return nn.parallel.DistributedDataParallel._active_ddp_module if torch.is_grad_enabled() else None
+    ddp = nn.parallel.DistributedDataParallel._active_ddp_module if torch.is_grad_enabled() else None
+    if ddp is not None:
+        _watch(ddp)
+    return ddp
 
 
 def _problem_of(ddp):
@@ -32,21 +39,35 @@ def _problem_of(ddp):
 
 @torch.compiler.assume_constant_result
 def _problem_while_traced():
-    """For this pass. In later ones the program does not ask: DistributedDataParallel, which is not compiled, does."""
-    ddp = _active_ddp()
-    if ddp is not None and _refuse_problem not in ddp._forward_pre_hooks.values():
+    """For this pass. In later ones the program does not ask: DistributedDataParallel does."""
+    return _problem_of(_active_ddp())
+
+
+def watch_ddp():
+    """From now on each DistributedDataParallel looks for marked parameters itself: a marked module may be one that nobody calls
+    (nn.ModuleList, or whose methods are called), or compiled before it was wrapped."""
+    init = nn.parallel.DistributedDataParallel.__init__
+    if hasattr(init, "_meshrun_watches"):
+        return
+
+    @functools.wraps(init)
+    def watched(self, *arguments, **named):
+        init(self, *arguments, **named)
+        _watch(self)
+
+    watched._meshrun_watches = True
+    nn.parallel.DistributedDataParallel.__init__ = watched
+
+
+def _watch(ddp):
+    if _refuse_problem not in ddp._forward_pre_hooks.values():
         ddp.register_forward_pre_hook(_refuse_problem)
-    return _problem_of(ddp)
 
 
 def _refuse_problem(ddp, arguments):
     problem = _problem_of(ddp) if torch.is_grad_enabled() else ""
-    if problem and any(_sums_gradients(module) for module in ddp.modules()):
+    if problem and any(hasattr(parameter, SHARED_OVER) for parameter in ddp.parameters()):
         raise RuntimeError(problem)
-
-
-def _sums_gradients(module):
-    return hasattr(module, "problem_with_ddp") or any(isinstance(hook, MarkGuard) for hook in module._forward_pre_hooks.values())
 
 
 def is_sharded(parameter):
@@ -58,9 +79,10 @@ def is_sharded(parameter):
 class MarkGuard:
     """A module's forward pre-hook. RuntimeError where a parameter is no longer the marked one, or DDP does not fit."""
 
-    def __init__(self, module, names, parameters):
+    def __init__(self, module, marked):
+        """marked: parameters by two names, the one that messages say and the one in `module`."""
         self._module = weakref.ref(module)
-        self._marked = {name: weakref.ref(parameter) for name, parameter in zip(names, parameters) if parameter.requires_grad}
+        self._marked = {names: weakref.ref(parameter) for names, parameter in marked.items()}
 
     def __call__(self, module, arguments):
         if not torch.is_grad_enabled():
@@ -74,20 +96,33 @@ class MarkGuard:
     def _check_parameters(self, module):
         # By identity: wrappers within the module give its parameters other names.
         held = {id(parameter) for parameter in module.parameters()}
-        marked = {name: reference() for name, reference in self._marked.items()}
-        gone = [name for name, parameter in marked.items() if parameter is None or id(parameter) not in held]
+        marked = {names: reference() for names, reference in self._marked.items()}
+        gone = [names for names, parameter in marked.items() if parameter is None or id(parameter) not in held]
         if not gone:
             return
         now, known = dict(module.named_parameters(remove_duplicate=False)), {id(parameter) for parameter in marked.values()}
-        for name in gone:
+        for said, name in gone:
             parameter = now.get(name)
             if parameter is None or id(parameter) not in known and parameter.requires_grad and parameter.is_leaf:
-                raise RuntimeError(f"{_NO_SUM}parameter {name!r} is not the one that was marked, so its gradients would not be "
+                raise RuntimeError(f"{_NO_SUM}parameter {said!r} is not the one that was marked, so its gradients would not be "
                                    "summed. Unmark and mark the module again; FSDP2's fully_shard(), which replaces parameters, "
                                    "does not go together with marks")
 
     def __reduce__(self):
         return _no_guard, ()  # a copy by deepcopy or pickle has no mark
+
+
+def guard(module, names, parameters):
+    """Puts guards on the module, and on those in it that have a marked parameter of their own: any of them may be called without
+    the others."""
+    marked = {name: parameter for name, parameter in zip(names, parameters) if parameter.requires_grad}
+    module.register_forward_pre_hook(MarkGuard(module, {(name, name): parameter for name, parameter in marked.items()}))
+    known = {id(parameter) for parameter in marked.values()}
+    for path, inner in module.named_modules():
+        own = {(f"{path}.{name}", name): parameter for name, parameter in inner.named_parameters(recurse=False)
+               if id(parameter) in known}
+        if own and inner is not module:
+            inner.register_forward_pre_hook(MarkGuard(inner, own))
 
 
 def _no_guard():

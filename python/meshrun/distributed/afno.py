@@ -327,7 +327,7 @@ class DistributedAFNONet(ShardedModule):
 
     def _problem_of_input(self, x: Any) -> str:
         shape, name = self._shape, type(self).__name__
-        problem = self.problem_with_ddp() or (problem_with_ddp() if self._columns.size > 1 else "")
+        problem = self.pieces_overwritten() or (problem_with_ddp() if self._columns.size > 1 else "")
         if problem:
             return problem
         if not isinstance(x, Tensor):

@@ -12,7 +12,7 @@ import torch
 
 import meshrun.torch as _backend  # loads the operators
 from meshrun.distributed._groups import group_name
-from meshrun.distributed._marked import MarkGuard, is_sharded, unguard
+from meshrun.distributed._marked import SHARED_OVER, guard, is_sharded, unguard, watch_ddp
 from meshrun.distributed.fused import fused_all_reduce
 
 _ops = torch.ops.meshrun
@@ -213,7 +213,7 @@ def _refuse_hook(hook):
                        "mark's place: use register_hook(), or a hook of the optimizer")
 
 
-_MARK = ("register_post_accumulate_grad_hook", "_meshrun_shared_over", "__getstate__")
+_MARK = ("register_post_accumulate_grad_hook", SHARED_OVER, "__getstate__")
 
 
 class _StateWithoutMark:
@@ -228,7 +228,7 @@ class _StateWithoutMark:
 
 def is_shared_over(parameter, name):
     """Whether mark_module_as_shared() has marked this very parameter, over the group of that name."""
-    return getattr(parameter, "_meshrun_shared_over", None) == name
+    return getattr(parameter, SHARED_OVER, None) == name
 
 
 def mark_parameters_as_shared(names, parameters, group, use_fp32_reduction=True):
@@ -238,6 +238,7 @@ def mark_parameters_as_shared(names, parameters, group, use_fp32_reduction=True)
             raise RuntimeError(f"mark_module_as_shared: parameter {name!r} is a DTensor, as fully_shard() makes them. Its "
                                "gradient is written where no mark reaches it: FSDP2 and marks do not go together")
     _ops.mark_as_shared(names, parameters, group, use_fp32_reduction)
+    watch_ddp()
     for parameter in parameters:
         if parameter.requires_grad:
             attributes = vars(parameter)
@@ -263,9 +264,9 @@ def mark_module_as_shared(module, process_group, recurse=True, use_fp32_reductio
 
     torch.autograd.grad() returns this rank's gradients: like DistributedDataParallel, a mark works on .grad alone.
 
-    The module's forward pass raises RuntimeError where gradients would not be summed, or not averaged: a marked
-    parameter was replaced (fully_shard(), load_state_dict(assign=True)), or DistributedDataParallel runs with no_sync() or
-    gradient_as_bucket_view. Where it has find_unused_parameters, each of its ranks uses the module all the same.
+    The forward pass of the module, of one in it, or of DistributedDataParallel around it raises RuntimeError where gradients
+    would not be summed, or not averaged: a marked parameter was replaced (fully_shard(), load_state_dict(assign=True)), or
+    DistributedDataParallel runs with no_sync() or gradient_as_bucket_view. Where it has find_unused_parameters, each of its ranks uses the module all the same.
 
     Raises RuntimeError on every rank where a parameter is marked already or the modules differ; in the first backward
     pass where the ranks' values of a parameter differ. Source: physicsnemo.distributed.utils.mark_module_as_shared,
@@ -273,7 +274,7 @@ def mark_module_as_shared(module, process_group, recurse=True, use_fp32_reductio
     """
     names, parameters = _named_parameters(module, recurse)
     mark_parameters_as_shared(names, parameters, group_name(process_group), use_fp32_reduction)
-    module.register_forward_pre_hook(MarkGuard(module, names, parameters))
+    guard(module, names, parameters)
     return module
 
 
