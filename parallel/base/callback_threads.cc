@@ -9,6 +9,7 @@
 #include <thread>
 #include <utility>
 
+#include "core/log.h"
 #include "core/mutex.h"
 
 namespace meshrun {
@@ -19,9 +20,28 @@ using Clock = std::chrono::steady_clock;
 constexpr std::chrono::seconds kIdle(1);
 constexpr size_t kLanes = 8;  // deeper callbacks share the last one
 
-thread_local size_t own_lane = 0;    // of turns that this thread takes
-thread_local uint64_t own_time = 0;  // of the turn whose callback this thread runs; 0: none
-std::atomic<uint64_t> last_time{0};
+// The callback that this thread runs: where it took its turn, how deep that is, in which lane its
+// own callbacks take theirs, and how many calls it has made. Depth 0: it runs none.
+struct Running {
+  CallPlace place;
+  size_t depth = 0;
+  size_t lane = 0;
+  uint64_t calls = 0;
+};
+thread_local Running mine;
+std::atomic<uint64_t> program_calls{0};
+
+class OwnTurn {
+ public:
+  OwnTurn(const CallPlace& place, size_t depth, size_t lane)
+      : before_(std::exchange(mine, Running{place, depth, lane, 0})) {}
+  ~OwnTurn() { mine = before_; }
+  OwnTurn(const OwnTurn&) = delete;
+  OwnTurn& operator=(const OwnTurn&) = delete;
+
+ private:
+  const Running before_;
+};
 
 enum class State { kWaits, kReady, kGivenUp };
 
@@ -70,7 +90,8 @@ CallbackTurn::Process& CallbackTurn::Process::own() {
 
 struct CallbackTurn::Entry {
   std::function<void()> callback;
-  uint64_t time = 0;
+  CallPlace place;
+  size_t depth = 0;
   std::shared_ptr<Lane> lane;
   State state = State::kWaits;  // guarded by the lane
 };
@@ -101,6 +122,8 @@ class CallbackTurn::Lane : public std::enable_shared_from_this<Lane> {
       dropped = std::move(turn->callback);
     }
     call_for_thread();
+    // No thread can be started: better here than never.
+    while (is_next_ready() && running_ == 0 && idle_ == 0) run_next();
   }
   bool is_empty() {
     const MutexLock lock(mu_);
@@ -123,13 +146,18 @@ class CallbackTurn::Lane : public std::enable_shared_from_this<Lane> {
     try {
       std::thread([self = shared_from_this()] { self->work(); }).detach();
       ++idle_;  // it comes
-    } catch (const std::system_error&) {
+    } catch (const std::system_error& error) {
       // The next one that ends takes it.
+      if (running_ == 0) {
+        log::Error(
+            "no thread could be started for the continuations of collectives: they run on the "
+            "one that ends the collective, and must not wait for others",
+            {{"error", error.what()}});
+      }
     }
   }
 
   void work() {
-    own_lane = std::min(number_ + 1, kLanes - 1);
     const MutexLock lock(mu_);
     --idle_;
     auto ends = Clock::now() + kIdle;
@@ -142,23 +170,28 @@ class CallbackTurn::Lane : public std::enable_shared_from_this<Lane> {
       } else if (is_ordered_ && running_ > 0 && now < next_start) {
         wait_until(next_start);
       } else {
-        Turn turn = std::move(turns_.front());
-        turns_.pop_front();
-        ++running_;
-        last_start_ = now;
-        call_for_thread();  // who goes on where this one blocks
-        mu_.Unlock();
-        own_time = turn->time;
-        turn->callback();
-        turn->callback = nullptr;
-        own_time = 0;
-        process_.one_ended();
-        turn = nullptr;
-        mu_.Lock();
-        --running_;
+        run_next();
         ends = Clock::now() + kIdle;
       }
     }
+  }
+
+  void run_next() MESHRUN_REQUIRES(mu_) {
+    Turn turn = std::move(turns_.front());
+    turns_.pop_front();
+    ++running_;
+    last_start_ = Clock::now();
+    call_for_thread();  // who goes on where this one blocks
+    mu_.Unlock();
+    {
+      const OwnTurn scope(turn->place, turn->depth, std::min(number_ + 1, kLanes - 1));
+      turn->callback();
+      turn->callback = nullptr;
+    }
+    process_.one_ended();
+    turn = nullptr;
+    mu_.Lock();
+    --running_;
   }
 
   void wait_until(Clock::time_point time) MESHRUN_REQUIRES(mu_) {
@@ -180,20 +213,19 @@ class CallbackTurn::Lane : public std::enable_shared_from_this<Lane> {
 
 std::shared_ptr<CallbackTurn::Lane> CallbackTurn::Process::lane_of(const void* order) {
   const MutexLock lock(mu_);
-  const auto known = lanes_.find({order, own_lane});
+  const auto known = lanes_.find({order, mine.lane});
   if (known != lanes_.end()) {
     if (auto lane = known->second.lock()) return lane;
   }
   std::erase_if(lanes_, [](const auto& lane) { return lane.second.expired(); });
-  auto lane = std::make_shared<Lane>(*this, own_lane, order != nullptr);
-  lanes_[{order, own_lane}] = lane;
+  auto lane = std::make_shared<Lane>(*this, mine.lane, order != nullptr);
+  lanes_[{order, mine.lane}] = lane;
   return lane;
 }
 
 CallbackTurn::CallbackTurn(const void* order, std::function<void()> callback)
-    : entry_(
-          std::make_shared<Entry>(Entry{std::move(callback), own_time != 0 ? own_time : ++last_time,
-                                        Process::own().lane_of(order)})) {
+    : entry_(std::make_shared<Entry>(Entry{std::move(callback), CallPlace::next(), mine.depth + 1,
+                                           Process::own().lane_of(order)})) {
   entry_->lane->add(entry_);
 }
 
@@ -210,17 +242,29 @@ bool CallbackTurn::has_one_before(const void* order) {
 }
 
 bool CallbackTurn::await_all(Clock::time_point until) {
-  return own_lane == 0 && Process::own().await_none(until);
+  return mine.lane == 0 && Process::own().await_none(until);
 }
 
-bool CallOrder::add() {
-  const uint64_t own = own_time != 0 ? own_time : ++last_time;
-  uint64_t last = last_.load();
-  while (last < own) {
-    if (last_.compare_exchange_weak(last, own)) return true;
+CallPlace CallPlace::next() {
+  if (mine.depth == 0) {
+    CallPlace place;
+    place.numbers_[0] = ++program_calls;
+    return place;
   }
-  // Threads of the program may come in any order.
-  return last == own || own_time == 0;
+  CallPlace place = mine.place;
+  if (mine.depth < kDepth) place.numbers_[mine.depth] = ++mine.calls;
+  return place;
 }
+
+CallOrder::Call::Call(CallOrder& order) : order_(order) {
+  order_.mu_.Lock();
+  // After the lock: those who wait for it go on in any order.
+  const CallPlace place = CallPlace::next();
+  // Threads of the program may come in any order.
+  is_late_ = mine.depth > 0 && place < order_.last_;
+  order_.last_ = std::max(order_.last_, place);
+}
+
+CallOrder::Call::~Call() { order_.mu_.Unlock(); }
 
 }  // namespace meshrun

@@ -8,11 +8,15 @@
 // A thread that has had nothing to do for a second ends. In a child of fork() there are new ones.
 #pragma once
 
-#include <atomic>
+#include <array>
 #include <chrono>
+#include <compare>
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
+
+#include "core/mutex.h"
 
 namespace meshrun {
 
@@ -43,17 +47,46 @@ class CallbackTurn {
   const std::shared_ptr<Entry> entry_;
 };
 
+// A place in the program's order of calls: its own calls are numbered, and those of a callback come
+// below the number at which it took its turn. Callbacks deeper than kDepth have one place.
+class CallPlace {
+ public:
+  static constexpr size_t kDepth = 4;
+  // The place of what this thread calls next.
+  static CallPlace next();
+
+  friend auto operator<=>(const CallPlace&, const CallPlace&) = default;
+
+ private:
+  friend class CallbackTurn;
+  std::array<uint64_t, kDepth> numbers_{};
+};
+
 // Finds calls on one group that other ranks may make in another order: a callback's calls belong
 // where it took its turn, before all that the program calls later.
 //
 // Threads: any. Program's threads among each other are not looked at.
 class CallOrder {
  public:
-  // A call by this thread. False: a later one was made before it.
-  bool add();
+  // A call by this thread. No other one is made as long as this lives: until the operation has its
+  // number.
+  class Call {
+   public:
+    explicit Call(CallOrder& order);
+    ~Call();
+    Call(const Call&) = delete;
+    Call& operator=(const Call&) = delete;
+    // A later one was made before it.
+    bool is_late() const { return is_late_; }
+
+   private:
+    CallOrder& order_;
+    bool is_late_ = false;
+  };
 
  private:
-  std::atomic<uint64_t> last_{0};
+  Mutex mu_;
+  CallPlace last_ MESHRUN_GUARDED_BY(mu_);
 };
 
 }  // namespace meshrun

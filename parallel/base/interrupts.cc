@@ -26,4 +26,6 @@ void raise_interrupt() {
   if (found != nullptr) std::rethrow_exception(std::exchange(found, nullptr));
 }
 
+void forget_interrupt() { found = nullptr; }
+
 }  // namespace meshrun

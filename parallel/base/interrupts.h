@@ -19,5 +19,6 @@ bool has_interrupt_check();
 bool is_interrupted();
 // Raises what is_interrupted() has found in this thread, once.
 void raise_interrupt();
+void forget_interrupt();
 
 }  // namespace meshrun

@@ -9,6 +9,7 @@
 #include "fmt/format.h"
 #include "parallel/base/collective_errors.h"
 #include "parallel/base/errors.h"
+#include "parallel/base/interrupts.h"
 #include "parallel/base/no_collectives.h"
 #include "parallel/comm/interface/node_number.h"
 #include "parallel/comm/ucx/backend_plan.h"
@@ -54,8 +55,9 @@ int64_t digest_of_algorithms(const UcxBackend::Options& options) {
 constexpr const char* kOutOfOrder =
     "was called in a continuation (then()) of a future, after a call on the group that the program "
     "makes later, so ranks may call in different orders. Wait for the future before the next call. "
-    "With a hook of DistributedDataParallel, such as PowerSGD's, use one bucket: give "
-    "bucket_cap_mb more than all gradients take.";
+    "With a hook of DistributedDataParallel that calls a collective in a continuation, such as "
+    "PowerSGD's, use one bucket (bucket_cap_mb more than all gradients take) and not "
+    "find_unused_parameters, whose call comes between.";
 
 ucx::Failure problem_of(const ucx::GroupConfig& config, std::string_view what,
                         const std::string& problem) {
@@ -181,15 +183,21 @@ UcxBackend::WorkPtr UcxBackend::submit(std::shared_ptr<Plans> all, c10d::OpType 
                                        c10::intrusive_ptr<UcxWork> work,
                                        std::function<void()>* finish) {
   Plans& plans = *all;
+  std::optional<CallOrder::Call> call;
   if (work == nullptr) {  // a call, and not the end of coalesced ones
     for (Plan& plan : plans) {
       plan.node_number = NodeNumber::current(serial_);
       if (!plan.is_wrong()) plan.keep_inputs_apart(rank_);
     }
-    if (!plans.empty() && !plans.front().is_point_to_point() && !call_order_.add()) {
+    // In a child of fork() the lock may be held for ever.
+    if (!plans.empty() && !plans.front().is_point_to_point() && size_ > 1 && !group_->is_forked()) {
+      call.emplace(call_order_);
+    }
+    if (call && call->is_late()) {
       // All ranks', whose calls may have met others.
       group_->abort(fmt::format("{} of group \"{}\" on rank {} {}", words_of(plans),
-                                group_->config().name, rank_, kOutOfOrder));
+                                group_->config().name, rank_, kOutOfOrder),
+                    ucx::FailureKind::kMismatch);
     }
     check_collectives_allowed([&] { return words_of(plans); });
     if (auto coalesced = put_off(plans)) return coalesced;
@@ -211,6 +219,7 @@ UcxBackend::WorkPtr UcxBackend::submit(std::shared_ptr<Plans> all, c10d::OpType 
   if (has_messages) messages = take_messages(plans);
   UcxWork::Operations operations;
   if (!plans.empty()) operations.push_back(group_->submit(operation_of(all)));
+  call.reset();
   std::optional<ucx::Failure> problem;
   for (Plan& message : messages) {
     if (!message.is_wrong()) {
@@ -435,10 +444,14 @@ void UcxBackend::abort() {
 
 void UcxBackend::shutdown() {
   monitored_barrier_.end();
-  for (const auto& operation : group_->unfinished()) group_->wait(*operation);
+  for (const auto& operation : group_->unfinished()) {
+    group_->wait(*operation);
+    if (is_interrupted()) break;
+  }
   group_->leave(fmt::format(
       "Group \"{}\" was closed on rank {}, by shutdown() or DistributedManager::cleanup()",
       group_->config().name, rank_));
+  raise_interrupt();
 }
 
 }  // namespace meshrun

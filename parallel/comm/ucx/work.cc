@@ -266,12 +266,12 @@ c10::intrusive_ptr<c10::ivalue::Future> UcxWork::getFuture() {
     if (state_->future != nullptr) return state_->future;
     future =
         c10::make_intrusive<c10::ivalue::Future>(c10::ListType::create(c10::TensorType::get()));
+    // Its first callback: before anybody else knows the future.
+    future->addCallback([weak = std::weak_ptr<State>(state_)](c10::ivalue::Future&) {
+      if (const auto state = weak.lock()) state->future_is_done();
+    });
     state_->future = future;
   }
-  // Its first callback.
-  future->addCallback([weak = std::weak_ptr<State>(state_)](c10::ivalue::Future&) {
-    if (const auto state = weak.lock()) state->future_is_done();
-  });
   if (const std::optional<ucx::Failure> lost = lost_one(*group_, state_->operations)) {
     future->setError(to_exception(*lost));
     return future;

@@ -15,6 +15,8 @@ using std::chrono::milliseconds;
 using std::chrono::seconds;
 using std::chrono::steady_clock;
 
+bool comes_in_order(CallOrder& order) { return !CallOrder::Call(order).is_late(); }
+
 TEST(CallbackThreadsTest, CallbacksOfOneOrderStartAsTheirTurnsWereTaken) {
   std::mutex mu;
   std::vector<int> ran;
@@ -105,33 +107,53 @@ TEST(CallbackThreadsTest, CallsOfACallbackBelongBeforeThoseThatTheProgramMakesLa
   CallOrder one, other;
   bool in_time = false, late = true, nested = true, elsewhere = false;
   std::promise<void> first_ended, second_ended;
-  EXPECT_TRUE(one.add());
+  EXPECT_TRUE(comes_in_order(one));
   CallbackTurn first(&order, [&] {
-    in_time = one.add() && one.add();
+    in_time = comes_in_order(one) && comes_in_order(one);
     first_ended.set_value();
   });
   first.ready();
   first_ended.get_future().get();
-  EXPECT_TRUE(one.add());
+  EXPECT_TRUE(comes_in_order(one));
   CallbackTurn second(&order, [&] {
-    late = one.add();
-    elsewhere = other.add();
+    late = comes_in_order(one);
+    elsewhere = comes_in_order(other);
     std::promise<void> inner;
     CallbackTurn turn(&order, [&] {
-      nested = one.add();
+      nested = comes_in_order(one);
       inner.set_value();
     });
     turn.ready();
     inner.get_future().get();
     second_ended.set_value();
   });
-  EXPECT_TRUE(one.add());
+  EXPECT_TRUE(comes_in_order(one));
   second.ready();
   second_ended.get_future().get();
   EXPECT_TRUE(in_time);
   EXPECT_FALSE(late);
   EXPECT_FALSE(nested);
   EXPECT_TRUE(elsewhere);
+}
+
+TEST(CallbackThreadsTest, CallsOfAnInnerCallbackBelongBeforeThoseThatTheOuterOneMakesLater) {
+  const int order = 0;
+  for (const bool outer_goes_on : {false, true}) {
+    CallOrder calls;
+    std::promise<bool> inner_ended, outer_ended;
+    CallbackTurn outer(&order, [&] {
+      bool in_order = comes_in_order(calls);
+      CallbackTurn inner(&order, [&] { inner_ended.set_value(comes_in_order(calls)); });
+      if (outer_goes_on) in_order = comes_in_order(calls) && in_order;
+      inner.ready();
+      outer_ended.set_value(inner_ended.get_future().get());
+      if (!outer_goes_on) in_order = comes_in_order(calls) && in_order;
+      EXPECT_TRUE(in_order);
+    });
+    outer.ready();
+    EXPECT_EQ(outer_ended.get_future().get(), !outer_goes_on);
+    EXPECT_TRUE(CallbackTurn::await_all(steady_clock::now() + seconds(10)));
+  }
 }
 
 TEST(CallbackThreadsTest, WithoutAnOrderItRunsWhenItIsReady) {

@@ -106,9 +106,9 @@ class Group {
   // away after it; the counter may outlive the group.
   std::shared_ptr<std::atomic<int>> running_callbacks() const;
 
-  // Ends all operations here and on the other members, now and later (kAborted). `reason` is a full
-  // sentence, the failure's.
-  void abort(const std::string& reason);
+  // Ends all operations here and on the other members, now and later. `reason` is a full sentence,
+  // the failure's.
+  void abort(const std::string& reason, FailureKind kind = FailureKind::kAborted);
   // Takes no part any more: later operations fail here (kAborted, `reason`), and on other members
   // those that need this rank (kPeerLeft). Nothing where the group has failed.
   void leave(const std::string& reason);

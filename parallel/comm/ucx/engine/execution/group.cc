@@ -97,9 +97,9 @@ std::shared_ptr<std::atomic<int>> Group::running_callbacks() const {
   return engine_->impl_->running_callbacks();
 }
 
-void Group::abort(const std::string& reason) {
+void Group::abort(const std::string& reason, FailureKind kind) {
   if (engine_->impl_->is_forked()) return;
-  engine_->impl_->abort(id_, {FailureKind::kAborted, reason, {config_.rank}});
+  engine_->impl_->abort(id_, {kind, reason, {config_.rank}});
 }
 
 void Group::leave(const std::string& reason) {
