@@ -197,6 +197,7 @@ c10::intrusive_ptr<c10d::Store> open_store(const TcpStoreOptions& options,
 // The store belongs to the job that this process was in before, under another identity: it ends
 // when rank 0 has left that job too.
 struct StoreIsEnding {
+  c10::intrusive_ptr<c10d::Store> store;
   std::string identity;
 };
 
@@ -209,13 +210,39 @@ RendezvousError refusal(const TcpStoreOptions& options, const std::string& their
                   options.rank, options.identity, options.host, options.port, theirs));
 }
 
-void check_identity(c10d::Store& store, const TcpStoreOptions& options, const Deadline& deadline,
-                    const InstanceHistory& history) {
+// The ranks' settings differ: raises, and rank 0 hears of it.
+[[noreturn]] void refuse_settings(c10d::Store& store, const TcpStoreOptions& options,
+                                  const std::string& theirs) {
+  const std::string text = fmt::format(
+      "the ranks of \"{}\" were started with different settings: rank {} with {}, and the rank "
+      "that came to {}:{} first with {}. Give all of them the same WORLD_SIZE and "
+      "MODEL_PARALLEL_SIZE",
+      job_of(options.identity), options.rank, settings_of(options.identity), options.host,
+      options.port, theirs);
+  tell_rank_zero(store, text);
+  throw RendezvousError(text);
+}
+
+[[noreturn]] void refuse_identity(c10d::Store& store, const TcpStoreOptions& options,
+                                  const std::string& theirs) {
+  if (job_of(theirs) == job_of(options.identity)) {
+    refuse_settings(store, options, settings_of(theirs));
+  }
+  throw refusal(options, theirs);
+}
+
+void check_identity(const c10::intrusive_ptr<c10d::Store>& base, const TcpStoreOptions& options,
+                    const Deadline& deadline, const InstanceHistory& history) {
+  c10d::Store& store = *base;
   std::string theirs = options.identity;
   if (options.is_hosted) {
-    // Nobody hosts for us, so the first rank to come says who we are.
-    theirs = store.compareSet("identity", std::string(), options.identity);
-  } else if (options.rank == 0) {
+    // Nobody hosts for us, so the first rank to come says who we are. The launcher's store outlives
+    // instances, which may have other settings.
+    theirs = store.compareSet("identity", std::string(), job_of(options.identity));
+    if (theirs != job_of(options.identity)) throw refusal(options, theirs);
+    return;
+  }
+  if (options.rank == 0) {
     store.set("identity", options.identity);
   } else {
     const milliseconds patience = std::min(deadline.left(), kIdentityTimeout);
@@ -231,18 +258,8 @@ void check_identity(c10d::Store& store, const TcpStoreOptions& options, const De
     theirs = store.get_to_str("identity");
   }
   if (theirs == options.identity) return;
-  if (options.rank != 0 && theirs == history.identity) throw StoreIsEnding{theirs};
-  if (job_of(theirs) == job_of(options.identity)) {
-    const std::string text = fmt::format(
-        "the ranks of \"{}\" were started with different settings: rank {} with {}, and the rank "
-        "that came to {}:{} first with {}. Give all of them the same WORLD_SIZE and "
-        "MODEL_PARALLEL_SIZE",
-        job_of(theirs), options.rank, settings_of(options.identity), options.host, options.port,
-        settings_of(theirs));
-    tell_rank_zero(store, text);
-    throw RendezvousError(text);
-  }
-  throw refusal(options, theirs);
+  if (options.rank != 0 && theirs == history.identity) throw StoreIsEnding{base, theirs};
+  refuse_identity(store, options, theirs);
 }
 
 std::string join_key(int rank) { return fmt::format("join/{}", rank); }
@@ -317,11 +334,16 @@ void claim_rank(c10d::Store& store, const std::string& key, const TcpStoreOption
 c10::intrusive_ptr<c10d::Store> join_once(const TcpStoreOptions& options, const Deadline& deadline,
                                           InstanceHistory& history) {
   const c10::intrusive_ptr<c10d::Store> base = open_store(options, deadline);
-  check_identity(*base, options, deadline, history);
+  check_identity(base, options, deadline, history);
   // Before it begins an instance: a second rank 0 must not begin one of its own.
   if (options.rank == 0) claim_rank(*base, kRankZero, options);
   auto store =
       enter_instance(base, options.rank, history, std::max(deadline.left(), milliseconds(1)));
+  if (options.is_hosted) {
+    const std::string own = settings_of(options.identity);
+    const std::string theirs = store->compareSet("settings", std::string(), own);
+    if (theirs != own) refuse_settings(*base, options, theirs);
+  }
   claim_rank(*store, join_key(options.rank), options);
   await_all(*base, *store, options, deadline);
   history.identity = options.identity;
@@ -340,7 +362,7 @@ c10::intrusive_ptr<c10d::Store> join_tcp_store(const TcpStoreOptions& options,
     } catch (const RendezvousError&) {
       throw;
     } catch (const StoreIsEnding& store) {
-      if (ending.passed()) throw refusal(options, store.identity);
+      if (ending.passed()) refuse_identity(*store.store, options, store.identity);
       std::this_thread::sleep_for(kLongestRetry);
     } catch (const c10::DistNetworkError& error) {
       // The store that this rank left before is closing under it: its successor comes to the same

@@ -179,6 +179,27 @@ TEST(TcpStoreTest, RanksOfOneJobWithDifferentWorldSizesAreToldSo) {
   }
 }
 
+// All but one come back to the job as it was.
+TEST(TcpStoreTest, ARankThatComesBackWithOtherSettingsIsToldSo) {
+  const int port = free_port();
+  TcpStoreOptions first = rank_of(0, 2, port, "job A, world size 2");
+  TcpStoreOptions second = rank_of(1, 2, port, "job A, world size 2");
+  InstanceHistory host_history, history;
+  {
+    auto other = std::async(std::launch::async, [&] { return join_tcp_store(second, history); });
+    const StorePtr store = join_tcp_store(first, host_history);
+    other.get();
+  }
+  second.identity = "job A, world size 2, MODEL_PARALLEL_SIZE=2";
+  second.timeout = milliseconds(2000);
+  auto theirs = std::async(std::launch::async, [&] { return error_of(second, history); });
+  const std::string ours = error_of(first, host_history);
+  for (const std::string& error : {ours, theirs.get()}) {
+    EXPECT_THAT(error, AllOf(HasSubstr("rank 1 with world size 2, MODEL_PARALLEL_SIZE=2"),
+                             HasSubstr("first with world size 2")));
+  }
+}
+
 TEST(TcpStoreTest, NobodyThereIsAnErrorAfterTheTimeout) {
   TcpStoreOptions options = rank_of(1, 2, free_port());
   options.timeout = milliseconds(200);
@@ -305,6 +326,38 @@ TEST(TcpStoreTest, ARetryMeetsNothingOfTheAttemptThatFailed) {
       expect_a_retry_to_meet(hosted, more, late);
     }
   }
+}
+
+TEST(TcpStoreTest, AJobMayComeBackToALaunchersStoreWithOtherSettings) {
+  const StorePtr launcher = launchers_store();
+  const int port = port_of(launcher);
+  InstanceHistory histories[2];
+  const auto join_both = [&](const std::string& first, const std::string& second) {
+    std::future<std::string> errors[2];
+    for (int rank = 0; rank < 2; ++rank) {
+      TcpStoreOptions options = rank_of(rank, 2, port, rank == 0 ? first : second);
+      options.is_hosted = true;
+      errors[rank] = std::async(std::launch::async, [options, &histories, rank] {
+        try {
+          join_tcp_store(options, histories[rank]);
+          histories[rank].complete = histories[rank].last;
+          return std::string();
+        } catch (const std::exception& error) {
+          return std::string(error.what());
+        }
+      });
+    }
+    return std::vector<std::string>{errors[0].get(), errors[1].get()};
+  };
+  for (const char* settings : {"world size 2", "world size 2, MODEL_PARALLEL_SIZE=2"}) {
+    const std::string identity = std::string("job A, ") + settings;
+    for (const std::string& error : join_both(identity, identity)) EXPECT_EQ(error, "");
+  }
+  for (const std::string& error : join_both("job A, world size 2", "job A, world size 3")) {
+    EXPECT_THAT(error, HasSubstr("were started with different settings"));
+  }
+  EXPECT_THAT(join_both("job A, world size 2", "job B, world size 2")[1],
+              AllOf(HasSubstr("job B"), HasSubstr("two jobs use one port")));
 }
 
 TEST(TcpStoreTest, ARankThatIsAloneInTryingAgainIsTold) {
