@@ -68,14 +68,14 @@ void keep_and_translate(std::exception_ptr raised) {
   }
 }
 
-// Whether a group that torch.distributed knows has lost a rank: the world may not have noticed.
-bool has_group_failed() {
+// Whether this is so for a group that torch.distributed knows: the world may not have noticed.
+bool is_of_a_group(bool (*found)(c10d::ProcessGroup&)) {
   if (!DistributedManager::is_initialized()) return false;
-  if (has_failed(*DistributedManager::get().world())) return true;
+  if (found(*DistributedManager::get().world())) return true;
   const py::object known =
       py::module_::import("torch.distributed.distributed_c10d").attr("_world").attr("pg_map");
   for (const py::handle group : py::list(known)) {
-    if (has_failed(*group.cast<c10d::ProcessGroup*>())) return true;
+    if (found(*group.cast<c10d::ProcessGroup*>())) return true;
   }
   return false;
 }
@@ -109,7 +109,11 @@ std::exception_ptr cause_of(const py::error_already_set& error) {
   if (py::hasattr(value, kCause)) {
     return *static_cast<std::exception_ptr*>(value.attr(kCause).cast<py::capsule>().get_pointer());
   }
-  if (!error.matches(torch_class("DistError")) || !has_group_failed()) return nullptr;
+  // A future's then() makes a RuntimeError of what a continuation raises, with its text alone.
+  const bool is_lost = error.matches(torch_class("DistError")) ? is_of_a_group(&has_failed)
+                       : error.matches(PyExc_RuntimeError)     ? is_of_a_group(&has_lost_rank)
+                                                               : false;
+  if (!is_lost) return nullptr;
   return std::make_exception_ptr(PeerLostError(py::str(value).cast<std::string>()));
 }
 

@@ -14,6 +14,7 @@
 #include "fmt/ranges.h"
 #include "parallel/base/callback_threads.h"
 #include "parallel/base/errors.h"
+#include "parallel/base/interrupts.h"
 #include "parallel/base/network.h"
 #include "parallel/base/process.h"
 #include "parallel/comm/ucx/backend.h"
@@ -200,6 +201,7 @@ void end_worlds() {
       if (left > left.zero()) group->group()->wait(*operation, left);
     }
   }
+  forget_interrupt();  // the interpreter ends
   for (const auto& group : groups) {
     group->group()->leave(fmt::format("The Python interpreter of rank {} has ended group \"{}\"",
                                       group->getRank(), group->group()->config().name));

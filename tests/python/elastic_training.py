@@ -14,6 +14,7 @@ import signal
 
 import torch
 from torch import nn
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 
 import meshrun
 from meshrun.distributed import DistributedManager, all_gather_v
@@ -52,6 +53,7 @@ def main():
     parser.add_argument("--die", default="")
     parser.add_argument("--checkpoints", default="")
     parser.add_argument("--subgroup", action="store_true", help="gather what the network gives over a group beside the world")
+    parser.add_argument("--hook", action="store_true", help="gradients are averaged by a hook, whose continuation reads the sum")
     parser.add_argument("--stop", type=int, help="end after this step, as if the job's time were over")
     given = parser.parse_args()
     torch.set_num_threads(1)
@@ -94,6 +96,8 @@ def main():
             first = saved.step if saved else 0
             told["loaded"] = first
         ddp = nn.parallel.DistributedDataParallel(network)
+        if given.hook:
+            ddp.register_comm_hook(None, default_hooks.allreduce_hook)
         world = DistributedManager()
         last = given.steps if given.stop is None else given.stop
         for step in state.steps(first, last):
