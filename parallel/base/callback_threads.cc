@@ -31,6 +31,20 @@ struct Running {
 thread_local Running mine;
 std::atomic<uint64_t> program_calls{0};
 
+// This thread holds a CallOrder.
+thread_local bool is_in_call = false;
+
+void tell_once() {
+  static const bool told = [] {
+    log::Error(
+        "no thread could be started for the continuations of collectives: they run on the one that "
+        "ends the collective, and must not wait for others",
+        {});
+    return true;
+  }();
+  (void)told;
+}
+
 class OwnTurn {
  public:
   OwnTurn(const CallPlace& place, size_t depth, size_t lane)
@@ -122,8 +136,9 @@ class CallbackTurn::Lane : public std::enable_shared_from_this<Lane> {
       dropped = std::move(turn->callback);
     }
     call_for_thread();
-    // No thread can be started: better here than never.
-    while (is_next_ready() && running_ == 0 && idle_ == 0) run_next();
+    // No thread can be started: better here than never. Not within a call, which the callback's
+    // own would wait for.
+    while (is_next_ready() && running_ == 0 && idle_ == 0 && !is_in_call) run_next(/*here=*/true);
   }
   bool is_empty() {
     const MutexLock lock(mu_);
@@ -146,14 +161,8 @@ class CallbackTurn::Lane : public std::enable_shared_from_this<Lane> {
     try {
       std::thread([self = shared_from_this()] { self->work(); }).detach();
       ++idle_;  // it comes
-    } catch (const std::system_error& error) {
+    } catch (const std::system_error&) {
       // The next one that ends takes it.
-      if (running_ == 0) {
-        log::Error(
-            "no thread could be started for the continuations of collectives: they run on the "
-            "one that ends the collective, and must not wait for others",
-            {{"error", error.what()}});
-      }
     }
   }
 
@@ -176,13 +185,14 @@ class CallbackTurn::Lane : public std::enable_shared_from_this<Lane> {
     }
   }
 
-  void run_next() MESHRUN_REQUIRES(mu_) {
+  void run_next(bool here = false) MESHRUN_REQUIRES(mu_) {
     Turn turn = std::move(turns_.front());
     turns_.pop_front();
     ++running_;
     last_start_ = Clock::now();
     call_for_thread();  // who goes on where this one blocks
     mu_.Unlock();
+    if (here) tell_once();
     {
       const OwnTurn scope(turn->place, turn->depth, std::min(number_ + 1, kLanes - 1));
       turn->callback();
@@ -263,8 +273,12 @@ CallOrder::Call::Call(CallOrder& order) : order_(order) {
   // Threads of the program may come in any order.
   is_late_ = mine.depth > 0 && place < order_.last_;
   order_.last_ = std::max(order_.last_, place);
+  is_in_call = true;
 }
 
-CallOrder::Call::~Call() { order_.mu_.Unlock(); }
+CallOrder::Call::~Call() {
+  is_in_call = false;
+  order_.mu_.Unlock();
+}
 
 }  // namespace meshrun

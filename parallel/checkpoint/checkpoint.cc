@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/mutex.h"
 #include "parallel/base/digest.h"
 #include "parallel/base/no_collectives.h"
 #include "parallel/base/process.h"
@@ -125,6 +126,40 @@ std::optional<int64_t> step_to_load(const std::string& path) {
       " from the host that wrote it; to go on from what is here, submit a new job");
 }
 
+// The sequence of the newest checkpoint that this process has seen in a directory; 0: none. Ranks
+// that live on bring it to a rank 0 on another host, whose next checkpoint is above it.
+class SeenSequences {
+ public:
+  static int64_t of(const std::string& path) {
+    const MutexLock lock(mu());
+    return all()[path];
+  }
+  static void add(const std::string& path, int64_t sequence) {
+    const MutexLock lock(mu());
+    all()[path] = std::max(all()[path], sequence);
+  }
+
+ private:
+  static Mutex& mu() {
+    static auto& mu = *new Mutex;
+    return mu;
+  }
+  static std::map<std::string, int64_t>& all() {
+    static auto& all = *new std::map<std::string, int64_t>;
+    return all;
+  }
+};
+
+// Collective.
+int64_t reduced(c10d::ProcessGroup& group, c10::Device device, int64_t own,
+                c10d::ReduceOp::RedOpType op) {
+  std::vector<Tensor> value = {at::full({1}, own, at::kLong).to(device)};
+  c10d::AllreduceOptions options;
+  options.reduceOp = op;
+  group.allreduce(value, options)->wait();
+  return value[0].item<int64_t>();
+}
+
 // Collective, where ranks save other values, or a rank has none to save. `unsaved`: why this one
 // has none.
 [[noreturn]] void refuse(c10d::ProcessGroup& group, c10::Device device, const std::string& unsaved,
@@ -162,12 +197,9 @@ bool CheckpointDirectory::holds_rank_0(const GroupArgument::Handle& shard_group,
   if (shard_group->getSize() == 1) return options_.group.get()->getRank() == 0;
   const auto known = holds_rank_0_.find(shard_group);
   if (known != holds_rank_0_.end()) return known->second;
-  std::vector<Tensor> least = {
-      at::full({1}, options_.group.get()->getRank(), at::kLong).to(device)};
-  c10d::AllreduceOptions minimum;
-  minimum.reduceOp = c10d::ReduceOp::MIN;
-  shard_group->allreduce(least, minimum)->wait();
-  return holds_rank_0_[shard_group] = least[0].item<int64_t>() == 0;
+  const int64_t least =
+      reduced(*shard_group, device, options_.group.get()->getRank(), c10d::ReduceOp::MIN);
+  return holds_rank_0_[shard_group] = least == 0;
 }
 
 void CheckpointDirectory::save(const torch::nn::Module& module, torch::optim::Optimizer& optimizer,
@@ -203,6 +235,8 @@ void CheckpointDirectory::save(const torch::nn::Module& module, torch::optim::Op
     manifest.random_generators_by_rank =
         detail::gather_states(*group, device, manifest.random_generators);
   }
+
+  int64_t sequence = reduced(*group, device, SeenSequences::of(path_), c10d::ReduceOp::MAX);
 
   TensorFile model_file;
   TensorFile optimizer_file;
@@ -256,8 +290,8 @@ void CheckpointDirectory::save(const torch::nn::Module& module, torch::optim::Op
       encode(kModelFile, model_file);
       encode(kOptimizerFile, optimizer_file);
       if (!kept_file.tensors.empty()) encode(kKeptFile, kept_file);
-      manifest.sequence = sequence_ + 1;
-      sequence_ = write_step_directory(path_, manifest, files, options_.keep, writer_of(path_));
+      manifest.sequence = sequence + 1;
+      sequence = write_step_directory(path_, manifest, files, options_.keep, writer_of(path_));
       return Outcome::kDone;
     });
   }
@@ -266,9 +300,9 @@ void CheckpointDirectory::save(const torch::nn::Module& module, torch::optim::Op
   const char kind = result.outcome == Outcome::kRefused ? 'r' : 'f';
   const std::string text = broadcast_text(
       *group, device,
-      result.problem.empty() ? kWritten + std::to_string(sequence_) : kind + result.problem);
+      result.problem.empty() ? kWritten + std::to_string(sequence) : kind + result.problem);
   if (text[0] == kWritten) {
-    sequence_ = std::stoll(text.substr(1));
+    SeenSequences::add(path_, std::stoll(text.substr(1)));
   } else {
     raise(text[0] == 'r' ? Outcome::kRefused : Outcome::kFile, text.substr(1));
   }
@@ -311,7 +345,7 @@ std::optional<TrainingProgress> CheckpointDirectory::load(torch::nn::Module& mod
   } catch (const Mismatch& error) {
     throw CheckpointMismatchError(error.what());
   }
-  sequence_ = manifest.sequence;
+  SeenSequences::add(path_, manifest.sequence);
   load_generators(device, manifest, *group);
   return TrainingProgress{manifest.step, manifest.sampler};
 }

@@ -114,9 +114,6 @@ class CheckpointDirectory {
 
   const std::string path_;
   const CheckpointOptions options_;
-  // The newest checkpoint that this object knows has it, on all ranks: the next one is above it,
-  // also where rank 0 has moved to a host whose directory has older ones.
-  int64_t sequence_ = 0;
   // By shard group: whether rank 0 is one of its ranks.
   std::map<GroupArgument::Handle, bool> holds_rank_0_;
 };

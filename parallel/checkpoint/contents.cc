@@ -209,7 +209,7 @@ std::optional<Loaded> read_newest(const std::string& directory, std::optional<in
     }
     return std::nullopt;
   }
-  if (step) {  // of that name there is one
+  if (step) {  // which one of them has
     std::ranges::stable_partition(
         checkpoints, [&](const StepDirectory& one) { return one.manifest.step != *step; });
   }

@@ -12,8 +12,5 @@ class ProcessGroup;
 namespace meshrun {
 
 bool has_failed(c10d::ProcessGroup& group);
-// Whether it is one that another rank has caused, by its death or by leaving. NCCL does not tell:
-// each of its failures counts.
-bool has_lost_rank(c10d::ProcessGroup& group);
 
 }  // namespace meshrun

@@ -7,6 +7,7 @@
 #include "parallel/base/collective_errors.h"
 #include "parallel/checkpoint/checkpoint.h"
 #include "parallel/comm/has_failed.h"
+#include "parallel/comm/ucx/backend.h"
 #include "parallel/elastic/elastic_context.h"
 #include "parallel/manager/distributed_manager.h"
 #include "torch/csrc/distributed/c10d/ProcessGroup.hpp"
@@ -68,14 +69,32 @@ void keep_and_translate(std::exception_ptr raised) {
   }
 }
 
+// Whether the group has failed, and not for what the program has called. Others do not say why:
+// each of their failures counts.
+bool has_failed_around_program(c10d::ProcessGroup& group) {
+  if (!has_failed(group)) return false;
+  for (const c10::Device& device : group.getDeviceTypes()) {
+    const auto backend = group.getBackend(device.type());
+    const auto* const ours = dynamic_cast<UcxBackend*>(backend.get());
+    const auto failure = ours == nullptr ? std::nullopt : ours->group()->failure();
+    if (!failure) continue;
+    const ucx::FailureKind kind = failure->kind;
+    if (kind == ucx::FailureKind::kMismatch || kind == ucx::FailureKind::kInvalidArgument ||
+        kind == ucx::FailureKind::kDeadlock) {
+      return false;
+    }
+  }
+  return true;
+}
+
 // Whether this is so for a group that torch.distributed knows: the world may not have noticed.
-bool is_of_a_group(bool (*found)(c10d::ProcessGroup&)) {
+bool any_group(bool (*predicate)(c10d::ProcessGroup&)) {
   if (!DistributedManager::is_initialized()) return false;
-  if (found(*DistributedManager::get().world())) return true;
+  if (predicate(*DistributedManager::get().world())) return true;
   const py::object known =
       py::module_::import("torch.distributed.distributed_c10d").attr("_world").attr("pg_map");
   for (const py::handle group : py::list(known)) {
-    if (found(*group.cast<c10d::ProcessGroup*>())) return true;
+    if (predicate(*group.cast<c10d::ProcessGroup*>())) return true;
   }
   return false;
 }
@@ -110,9 +129,9 @@ std::exception_ptr cause_of(const py::error_already_set& error) {
     return *static_cast<std::exception_ptr*>(value.attr(kCause).cast<py::capsule>().get_pointer());
   }
   // A future's then() makes a RuntimeError of what a continuation raises, with its text alone.
-  const bool is_lost = error.matches(torch_class("DistError")) ? is_of_a_group(&has_failed)
-                       : error.matches(PyExc_RuntimeError)     ? is_of_a_group(&has_lost_rank)
-                                                               : false;
+  const bool is_lost = error.matches(torch_class("DistError")) ? any_group(&has_failed)
+                       : error.matches(PyExc_RuntimeError) ? any_group(&has_failed_around_program)
+                                                           : false;
   if (!is_lost) return nullptr;
   return std::make_exception_ptr(PeerLostError(py::str(value).cast<std::string>()));
 }

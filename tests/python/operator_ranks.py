@@ -604,6 +604,14 @@ def wrapped_shared_modules(rank, size):
     blocks.load_state_dict({"0.weight": torch.zeros(1, 1), "1.weight": torch.zeros(1, 1)}, assign=True)
     with raises(RuntimeError, "'0.weight' is not the one that was marked"):
         chain(x)
+    # Marked after it was wrapped, and with a scripted module in it.
+    table = torch.nn.ParameterList([torch.nn.Parameter(torch.ones(1, 1))])
+    chain = torch.nn.Sequential(torch.jit.script(torch.nn.Linear(1, 1, bias=False)))
+    chain.table, chain.forward = table, lambda x: torch.nn.functional.linear(x, table[0])
+    ddp = torch.nn.parallel.DistributedDataParallel(chain, find_unused_parameters=True)
+    utils.mark_module_as_shared(chain, own)
+    with ddp.no_sync(), raises(RuntimeError, "no_sync()"):
+        ddp(x)
     # Compiled before there is a wrapper around it.
     torch._dynamo.reset()
     layer = marked()

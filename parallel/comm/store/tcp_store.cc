@@ -210,7 +210,7 @@ RendezvousError refusal(const TcpStoreOptions& options, const std::string& their
                   options.rank, options.identity, options.host, options.port, theirs));
 }
 
-// The ranks' settings differ: raises, and rank 0 hears of it.
+// The ranks' settings differ, `theirs` are rank 0's or the first one's: raises, and rank 0 hears.
 [[noreturn]] void refuse_settings(c10d::Store& store, const TcpStoreOptions& options,
                                   const std::string& theirs) {
   const std::string text = fmt::format(
@@ -331,6 +331,20 @@ void claim_rank(c10d::Store& store, const std::string& key, const TcpStoreOption
                   without_introduction(owner), without_introduction(claim)));
 }
 
+// In a launcher's store, where each instance has settings of its own: rank 0's.
+void agree_on_settings(c10d::Store& base, c10d::Store& store, const TcpStoreOptions& options,
+                       const Deadline& deadline) {
+  const std::string own = settings_of(options.identity);
+  if (options.rank == 0) {
+    base.deleteKey(kRefused);  // what an earlier instance has left
+    store.set("settings", own);
+    return;
+  }
+  store.wait({"settings"}, std::max(deadline.left(), milliseconds(1)));
+  const std::string theirs = store.get_to_str("settings");
+  if (theirs != own) refuse_settings(base, options, theirs);
+}
+
 c10::intrusive_ptr<c10d::Store> join_once(const TcpStoreOptions& options, const Deadline& deadline,
                                           InstanceHistory& history) {
   const c10::intrusive_ptr<c10d::Store> base = open_store(options, deadline);
@@ -339,11 +353,7 @@ c10::intrusive_ptr<c10d::Store> join_once(const TcpStoreOptions& options, const 
   if (options.rank == 0) claim_rank(*base, kRankZero, options);
   auto store =
       enter_instance(base, options.rank, history, std::max(deadline.left(), milliseconds(1)));
-  if (options.is_hosted) {
-    const std::string own = settings_of(options.identity);
-    const std::string theirs = store->compareSet("settings", std::string(), own);
-    if (theirs != own) refuse_settings(*base, options, theirs);
-  }
+  if (options.is_hosted) agree_on_settings(*base, *store, options, deadline);
   claim_rank(*store, join_key(options.rank), options);
   await_all(*base, *store, options, deadline);
   history.identity = options.identity;

@@ -9,7 +9,7 @@
 //
 // Keys, below LaunchEnvironment::store_prefix:
 //   identity               who the job is, and its settings where rank 0 hosts the store
-//   instance/<n>/settings  its settings in a launcher's store
+//   instance/<n>/settings  rank 0's settings, in a launcher's store
 //   rank0                  which process is rank 0
 //   refused                why a rank of this job could not join: rank 0 gives the attempt up
 //   instance/<n>/join/<rank>, instance/<n>/ready   everybody is here, or why not

@@ -194,6 +194,7 @@ UcxBackend::WorkPtr UcxBackend::submit(std::shared_ptr<Plans> all, c10d::OpType 
       call.emplace(call_order_);
     }
     if (call && call->is_late()) {
+      call.reset();
       // All ranks', whose calls may have met others.
       group_->abort(fmt::format("{} of group \"{}\" on rank {} {}", words_of(plans),
                                 group_->config().name, rank_, kOutOfOrder),
@@ -218,8 +219,9 @@ UcxBackend::WorkPtr UcxBackend::submit(std::shared_ptr<Plans> all, c10d::OpType 
   std::vector<Plan> messages;
   if (has_messages) messages = take_messages(plans);
   UcxWork::Operations operations;
-  if (!plans.empty()) operations.push_back(group_->submit(operation_of(all)));
-  call.reset();
+  if (!plans.empty()) {
+    operations.push_back(group_->submit(operation_of(all), [&call] { call.reset(); }));
+  }
   std::optional<ucx::Failure> problem;
   for (Plan& message : messages) {
     if (!message.is_wrong()) {

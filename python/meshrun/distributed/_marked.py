@@ -20,10 +20,7 @@ def problem_with_ddp():
 
 
 def _active_ddp():
-    ddp = nn.parallel.DistributedDataParallel._active_ddp_module if torch.is_grad_enabled() else None
-    if ddp is not None:
-        _watch(ddp)
-    return ddp
+    return nn.parallel.DistributedDataParallel._active_ddp_module if torch.is_grad_enabled() else None
 
 
 def _problem_of(ddp):
@@ -46,28 +43,20 @@ def _problem_while_traced():
 def watch_ddp():
     """From now on each DistributedDataParallel looks for marked parameters itself: a marked module may be one that nobody calls
     (nn.ModuleList, or whose methods are called), or compiled before it was wrapped."""
-    init = nn.parallel.DistributedDataParallel.__init__
-    if hasattr(init, "_meshrun_watches"):
+    forward = nn.parallel.DistributedDataParallel.forward
+    if hasattr(forward, "_meshrun_watches"):
         return
 
-    @functools.wraps(init)
+    @functools.wraps(forward)
     def watched(self, *arguments, **named):
-        init(self, *arguments, **named)
-        _watch(self)
+        problem = _problem_of(self) if torch.is_grad_enabled() else ""
+        if problem and any(hasattr(parameter, SHARED_OVER) and name not in self.parameters_to_ignore
+                           for name, parameter in self.module.named_parameters()):
+            raise RuntimeError(problem)
+        return forward(self, *arguments, **named)
 
     watched._meshrun_watches = True
-    nn.parallel.DistributedDataParallel.__init__ = watched
-
-
-def _watch(ddp):
-    if _refuse_problem not in ddp._forward_pre_hooks.values():
-        ddp.register_forward_pre_hook(_refuse_problem)
-
-
-def _refuse_problem(ddp, arguments):
-    problem = _problem_of(ddp) if torch.is_grad_enabled() else ""
-    if problem and any(hasattr(parameter, SHARED_OVER) for parameter in ddp.parameters()):
-        raise RuntimeError(problem)
+    nn.parallel.DistributedDataParallel.forward = watched
 
 
 def is_sharded(parameter):
@@ -121,7 +110,7 @@ def guard(module, names, parameters):
     for path, inner in module.named_modules():
         own = {(f"{path}.{name}", name): parameter for name, parameter in inner.named_parameters(recurse=False)
                if id(parameter) in known}
-        if own and inner is not module:
+        if own and inner is not module and not isinstance(inner, torch.jit.ScriptModule):  # which takes no hooks
             inner.register_forward_pre_hook(MarkGuard(inner, own))
 
 

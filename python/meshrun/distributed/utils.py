@@ -264,9 +264,10 @@ def mark_module_as_shared(module, process_group, recurse=True, use_fp32_reductio
 
     torch.autograd.grad() returns this rank's gradients: like DistributedDataParallel, a mark works on .grad alone.
 
-    The forward pass of the module, of one in it, or of DistributedDataParallel around it raises RuntimeError where gradients
-    would not be summed, or not averaged: a marked parameter was replaced (fully_shard(), load_state_dict(assign=True)), or
-    DistributedDataParallel runs with no_sync() or gradient_as_bucket_view. Where it has find_unused_parameters, each of its ranks uses the module all the same.
+    The forward pass of the module, of one in it, or of DistributedDataParallel around it raises RuntimeError where
+    gradients would not be summed, or not averaged: a marked parameter was replaced (fully_shard(),
+    load_state_dict(assign=True)), or DistributedDataParallel runs with no_sync() or gradient_as_bucket_view, whichever
+    part of the model the pass uses. Where it has find_unused_parameters, each of its ranks uses the module all the same.
 
     Raises RuntimeError on every rank where a parameter is marked already or the modules differ; in the first backward
     pass where the ranks' values of a parameter differ. Source: physicsnemo.distributed.utils.mark_module_as_shared,

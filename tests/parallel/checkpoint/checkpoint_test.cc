@@ -30,6 +30,7 @@
 #include "parallel/checkpoint/kept_values.h"
 #include "parallel/checkpoint/read_parameters.h"
 #include "parallel/checkpoint/safetensors.h"
+#include "parallel/checkpoint/step_directories.h"
 #include "parallel/checkpoint/stored_tensor.h"
 #include "parallel/checkpoint/training_memory.h"
 #include "parallel/manager/distributed_manager.h"
@@ -835,6 +836,11 @@ const bool kRankZeroMoves = register_rank_function("rank_0_moves", [] {
   EXPECT_EQ(load()->step, 12);
   save(13);
   EXPECT_EQ(load()->step, 13);
+  const auto newest = [&] { return list_step_directories(run).back().manifest.sequence; };
+  const int64_t known = newest();
+  fs::remove_all(run);
+  save(14);
+  EXPECT_EQ(newest(), known + 1) << "the process has seen those of the other host";
   DistributedManager::cleanup();
 });
 

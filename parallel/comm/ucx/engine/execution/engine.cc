@@ -126,7 +126,8 @@ void Engine::Impl::remove_group(uint32_t group) {
 }
 
 template <typename Spec>
-std::shared_ptr<Operation> Engine::Impl::submit(uint32_t group, Spec&& spec) {
+std::shared_ptr<Operation> Engine::Impl::submit(uint32_t group, Spec&& spec,
+                                                const Numbered& numbered) {
   std::shared_ptr<Operation> operation;
   Actions actions;
   {
@@ -147,13 +148,16 @@ std::shared_ptr<Operation> Engine::Impl::submit(uint32_t group, Spec&& spec) {
     actions = collect();
     if (operation != nullptr && !operation->is_done()) notice(Urgency::kSoon);
   }
+  if (numbered) numbered();
   run(std::move(actions));
   return operation;
 }
 
-template std::shared_ptr<Operation> Engine::Impl::submit<OperationSpec>(uint32_t, OperationSpec&&);
+template std::shared_ptr<Operation> Engine::Impl::submit<OperationSpec>(uint32_t, OperationSpec&&,
+                                                                        const Numbered&);
 template std::shared_ptr<Operation> Engine::Impl::submit<PointToPointSpec>(uint32_t,
-                                                                           PointToPointSpec&&);
+                                                                           PointToPointSpec&&,
+                                                                           const Numbered&);
 
 void Engine::Impl::hand_over(Operation& operation) {
   if (operation.is_done() || is_forked()) return;

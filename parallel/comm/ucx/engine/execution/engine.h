@@ -63,6 +63,8 @@ namespace meshrun::ucx {
 
 class Engine;
 
+using Numbered = std::function<void()>;
+
 // A group in this process. Thread-safe. Destroying it ends its operations (kAborted).
 class Group {
  public:
@@ -82,9 +84,10 @@ class Group {
 
   // On a failed group: an operation that has failed already. A caller that submits with
   // Drive::kCaller waits for it next, or calls hand_over().
-  // `spec`: an OperationSpec or a PointToPointSpec.
+  // `spec`: an OperationSpec or a PointToPointSpec. `numbered`: called once the operation has its
+  // place among the group's, before any callback; not where no operation could be made.
   template <typename Spec>
-  std::shared_ptr<Operation> submit(Spec&& spec);
+  std::shared_ptr<Operation> submit(Spec&& spec, const Numbered& numbered = nullptr);
 
   // Until it is done. The calling thread may move any operation forward meanwhile. With a timeout:
   // false when that passes first; the operation goes on, driven by the progress thread. False, too,

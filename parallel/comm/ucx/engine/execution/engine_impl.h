@@ -44,7 +44,8 @@ class Engine::Impl {
   // Its book is not used any more, but may call found() until it is stopped.
   void remove_group(uint32_t group) MESHRUN_EXCLUDES(mu_);
   template <typename Spec>
-  std::shared_ptr<Operation> submit(uint32_t group, Spec&& spec) MESHRUN_EXCLUDES(mu_);
+  std::shared_ptr<Operation> submit(uint32_t group, Spec&& spec, const Numbered& numbered)
+      MESHRUN_EXCLUDES(mu_);
   void hand_over(Operation& operation) MESHRUN_EXCLUDES(mu_);
   std::shared_ptr<std::atomic<int>> running_callbacks() const { return running_callbacks_; }
   void on_done(const std::shared_ptr<Operation>& operation, Callback callback)

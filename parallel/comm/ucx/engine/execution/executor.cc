@@ -92,7 +92,9 @@ std::shared_ptr<Operation> Executor::submit(uint32_t number, Spec&& spec,
   auto operation = std::make_shared<RunningOperation>(g.config, std::move(spec), last + 1);
   if (g.failure) {
     operation->state = OperationState::kFailed;
-    operation->end(Failure{FailureKind::kAborted,
+    // A wrong program's later calls are its errors too.
+    const bool is_mismatch = g.failure->kind == FailureKind::kMismatch;
+    operation->end(Failure{is_mismatch ? FailureKind::kMismatch : FailureKind::kAborted,
                            fmt::format("{} was not started, since the group has failed: {}",
                                        operation->name(), g.failure->message),
                            g.failure->ranks},

@@ -42,11 +42,11 @@ Group::~Group() {
 }
 
 template <typename Spec>
-std::shared_ptr<Operation> Group::submit(Spec&& spec) {
+std::shared_ptr<Operation> Group::submit(Spec&& spec, const Numbered& numbered) {
   Engine::Impl& impl = *engine_->impl_;
   const bool is_forked = impl.is_forked();
   if (!is_forked) {
-    if (auto operation = impl.submit(id_, std::move(spec))) {
+    if (auto operation = impl.submit(id_, std::move(spec), numbered)) {
       if constexpr (std::is_same_v<Spec, OperationSpec>) last_submitted_ = operation->sequence();
       return operation;
     }
@@ -57,8 +57,8 @@ std::shared_ptr<Operation> Group::submit(Spec&& spec) {
   return std::make_shared<FailedOperation>(std::move(name), std::move(failure));
 }
 
-template std::shared_ptr<Operation> Group::submit(OperationSpec&&);
-template std::shared_ptr<Operation> Group::submit(PointToPointSpec&&);
+template std::shared_ptr<Operation> Group::submit(OperationSpec&&, const Numbered&);
+template std::shared_ptr<Operation> Group::submit(PointToPointSpec&&, const Numbered&);
 
 Failure Group::forked(const std::string& what) const {
   return {FailureKind::kAborted,
