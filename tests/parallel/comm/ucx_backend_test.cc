@@ -419,7 +419,7 @@ MESHRUN_RANK_FUNCTION(ucx_refuses_late_continuations) {
     EXPECT_TRUE(all_reduce()->wait());
     world.group->send(message, 0, 0)->wait();
     EXPECT_THAT([&] { all_reduce()->wait(); },
-                ::testing::ThrowsMessage<GroupAbortedError>(
+                ::testing::ThrowsMessage<CollectiveMismatchError>(
                     ::testing::HasSubstr("on rank 0 was called in a")));
   }
 }
