@@ -422,6 +422,8 @@ MESHRUN_RANK_FUNCTION(ucx_refuses_late_continuations) {
                 ::testing::ThrowsMessage<CollectiveMismatchError>(
                     ::testing::HasSubstr("on rank 0 was called in a")));
   }
+  EXPECT_THAT([&] { all_reduce()->wait(); }, ::testing::ThrowsMessage<CollectiveMismatchError>(
+                                                 ::testing::HasSubstr("was not started")));
 }
 
 TEST(UcxBackendTest, AContinuationsCallAfterALaterOneEndsTheGroup) {
