@@ -58,7 +58,6 @@ class CallPlace {
   friend auto operator<=>(const CallPlace&, const CallPlace&) = default;
 
  private:
-  friend class CallbackTurn;
   std::array<uint64_t, kDepth> numbers_{};
 };
 

@@ -25,15 +25,21 @@ std::string broadcast_text(c10d::ProcessGroup& group, c10::Device device, const 
   return {static_cast<const char*>(bytes.const_data_ptr()), static_cast<size_t>(size)};
 }
 
+std::vector<int64_t> least(c10d::ProcessGroup& group, c10::Device device,
+                           const std::vector<int64_t>& own) {
+  std::vector<at::Tensor> values = {at::tensor(own, at::kLong).to(device)};
+  c10d::AllreduceOptions options;
+  options.reduceOp = c10d::ReduceOp::MIN;
+  group.allreduce(values, options)->wait();
+  const at::Tensor seen = values[0].cpu();
+  const auto* const begin = seen.const_data_ptr<int64_t>();
+  return {begin, begin + seen.numel()};
+}
+
 std::string common_problem(c10d::ProcessGroup& group, c10::Device device,
                            const std::string& problem) {
   const int64_t none = group.getSize();
-  std::vector<at::Tensor> first = {
-      at::full({1}, problem.empty() ? none : group.getRank(), at::kLong).to(device)};
-  c10d::AllreduceOptions options;
-  options.reduceOp = c10d::ReduceOp::MIN;
-  group.allreduce(first, options)->wait();
-  const auto rank = first[0].item<int64_t>();
+  const int64_t rank = least(group, device, {problem.empty() ? none : group.getRank()})[0];
   return rank == none ? "" : broadcast_text(group, device, problem, static_cast<int>(rank));
 }
 
@@ -42,14 +48,9 @@ std::vector<bool> are_equal(c10d::ProcessGroup& group, c10::Device device,
   // The least and, inverted, the greatest.
   std::vector<int64_t> both = own;
   for (const int64_t number : own) both.push_back(~number);
-  std::vector<at::Tensor> ends = {at::tensor(both, at::kLong).to(device)};
-  c10d::AllreduceOptions minimum;
-  minimum.reduceOp = c10d::ReduceOp::MIN;
-  group.allreduce(ends, minimum)->wait();
-  const at::Tensor seen = ends[0].cpu();
-  const auto* const numbers = seen.const_data_ptr<int64_t>();
+  const std::vector<int64_t> ends = least(group, device, both);
   std::vector<bool> equal;
-  for (size_t i = 0; i < own.size(); ++i) equal.push_back(numbers[i] == ~numbers[own.size() + i]);
+  for (size_t i = 0; i < own.size(); ++i) equal.push_back(ends[i] == ~ends[own.size() + i]);
   return equal;
 }
 

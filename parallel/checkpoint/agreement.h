@@ -22,6 +22,10 @@ std::string broadcast_text(c10d::ProcessGroup& group, c10::Device device, const 
 std::string common_problem(c10d::ProcessGroup& group, c10::Device device,
                            const std::string& problem);
 
+// The least of the ranks' numbers, one by one. One all-reduce.
+std::vector<int64_t> least(c10d::ProcessGroup& group, c10::Device device,
+                           const std::vector<int64_t>& own);
+
 // Which of these numbers are equal on all ranks, one by one. One all-reduce.
 std::vector<bool> are_equal(c10d::ProcessGroup& group, c10::Device device,
                             const std::vector<int64_t>& own);

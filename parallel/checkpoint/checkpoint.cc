@@ -114,8 +114,9 @@ std::optional<Committed> finish_committed(const std::string& path) {
 // fewer steps than it has done: rank 0 of an earlier generation may have been on another host.
 std::optional<int64_t> step_to_load(const std::string& path) {
   const auto committed = finish_committed(path);
-  if (!committed || (!committed->is_here && committed->is_of_this_generation)) return std::nullopt;
+  if (!committed) return std::nullopt;
   if (committed->is_here) return committed->step;
+  if (committed->is_of_this_generation) return std::nullopt;
   const std::vector<StepDirectory> found = list_step_directories(path);
   throw std::runtime_error(
       "the job's newest checkpoint in " + path + ", of step " + std::to_string(committed->step) +
@@ -149,16 +150,6 @@ class SeenSequences {
     return all;
   }
 };
-
-// Collective.
-int64_t reduced(c10d::ProcessGroup& group, c10::Device device, int64_t own,
-                c10d::ReduceOp::RedOpType op) {
-  std::vector<Tensor> value = {at::full({1}, own, at::kLong).to(device)};
-  c10d::AllreduceOptions options;
-  options.reduceOp = op;
-  group.allreduce(value, options)->wait();
-  return value[0].item<int64_t>();
-}
 
 // Collective, where ranks save other values, or a rank has none to save. `unsaved`: why this one
 // has none.
@@ -197,9 +188,8 @@ bool CheckpointDirectory::holds_rank_0(const GroupArgument::Handle& shard_group,
   if (shard_group->getSize() == 1) return options_.group.get()->getRank() == 0;
   const auto known = holds_rank_0_.find(shard_group);
   if (known != holds_rank_0_.end()) return known->second;
-  const int64_t least =
-      reduced(*shard_group, device, options_.group.get()->getRank(), c10d::ReduceOp::MIN);
-  return holds_rank_0_[shard_group] = least == 0;
+  const int64_t own = options_.group.get()->getRank();
+  return holds_rank_0_[shard_group] = least(*shard_group, device, {own})[0] == 0;
 }
 
 void CheckpointDirectory::save(const torch::nn::Module& module, torch::optim::Optimizer& optimizer,
@@ -236,7 +226,8 @@ void CheckpointDirectory::save(const torch::nn::Module& module, torch::optim::Op
         detail::gather_states(*group, device, manifest.random_generators);
   }
 
-  int64_t sequence = reduced(*group, device, SeenSequences::of(path_), c10d::ReduceOp::MAX);
+  // The greatest of the ranks'.
+  int64_t sequence = -least(*group, device, {-SeenSequences::of(path_)})[0];
 
   TensorFile model_file;
   TensorFile optimizer_file;

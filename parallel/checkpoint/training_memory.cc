@@ -59,18 +59,6 @@ int64_t digest_of_state(const detail::Parts& parts, torch::optim::Optimizer& opt
   return static_cast<int64_t>(digest.value());
 }
 
-// The least of the ranks' values, one by one.
-std::vector<int64_t> least(c10d::ProcessGroup& group, c10::Device device,
-                           const std::vector<int64_t>& own) {
-  std::vector<at::Tensor> values = {at::tensor(own, at::kLong).to(device)};
-  c10d::AllreduceOptions options;
-  options.reduceOp = c10d::ReduceOp::MIN;
-  group.allreduce(values, options)->wait();
-  const at::Tensor seen = values[0].cpu();
-  const auto* const begin = seen.const_data_ptr<int64_t>();
-  return {begin, begin + seen.numel()};
-}
-
 // What a memory says must be equal on all ranks. Buffers are not: running statistics of a plain
 // batch norm are each rank's own.
 detail::Digests digests_of(const TrainingMemory& memory, const KeptValues& kept) {
