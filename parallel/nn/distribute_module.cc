@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "parallel/base/no_collectives.h"
+#include "parallel/base/tensor_hooks.h"
 #include "parallel/comm/interface/call_scope.h"
 #include "parallel/comm/interface/carried.h"
 #include "parallel/nn/group_gradients.h"
@@ -159,6 +160,7 @@ void distribute_module(torch::nn::Module& module, const std::optional<DeviceMesh
     // Before the hook of announce_plain_leaf, which adds up this parameter's summands alone.
     const c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl> weak(
         parameter.getIntrusivePtr());
+    detail::keep_hooks(parameter);
     parameter.register_hook([mesh, weak](const Tensor& gradient) -> Tensor {
       if (!gradient.defined()) return gradient;  // zero
       return is_accumulated(Tensor(weak.lock())) ? summand_of(gradient, mesh) : gradient;

@@ -17,6 +17,7 @@
 
 #include "parallel/base/digest.h"
 #include "parallel/base/no_collectives.h"
+#include "parallel/base/tensor_hooks.h"
 #include "parallel/collectives/all_reduce.h"
 #include "parallel/comm/interface/call_scope.h"
 #include "parallel/comm/v_collectives_of.h"
@@ -300,7 +301,14 @@ void GroupGradients::before_accumulation(size_t index) {
 void GroupGradients::after_accumulation(size_t index) {
   Pass::current()->reach(shared_from_this());
   MutexLock guard(mu_);
-  slots_[index].is_reached = true;
+  Slot& slot = slots_[index];
+  if (!slot.has_left && !slot.is_set_aside) {
+    throw SharedModuleError(
+        "a parameter that is marked as shared has lost the mark's hook, so its gradients would not "
+        "be summed: something has replaced all hooks of the parameter (its _backward_hooks in "
+        "Python); unmark and mark the module again");
+  }
+  slot.is_reached = true;
 }
 
 void GroupGradients::leave(size_t index) {
@@ -414,6 +422,7 @@ void reduce_gradients_over(c10::intrusive_ptr<c10d::ProcessGroup> group,
   const auto gradients = std::make_shared<GroupGradients>(std::move(group), parameters, options);
   for (size_t i = 0; i < parameters.size(); ++i) {
     auto hook = std::make_unique<GroupGradientHook>(gradients, i);
+    keep_hooks(parameters[i]);
     hook->before_hook = parameters[i].register_hook(
         [gradients, i](const at::TensorBase&) -> void { gradients->before_accumulation(i); });
     torch::autograd::impl::set_post_acc_grad_hooks(parameters[i], std::move(hook));

@@ -22,8 +22,8 @@ c10::intrusive_ptr<c10d::Work> completed() {
 // All operations of `world` fail, and its engine ends with the last of its groups.
 void end(const c10::intrusive_ptr<UcxBackend>& world, int64_t uuid) {
   world->group()->abort(
-      fmt::format("Reconfiguration {} has ended the world that group \"{}\" had, in which this was "
-                  "rank {} of {}",
+      fmt::format("Reconfiguration {} has ended the world that group \"{}\" had: its rank {} of {} "
+                  "has gone on",
                   uuid, world->group()->config().name, world->getRank(), world->getSize()));
   world->abort();  // its monitored barrier, too
 }

@@ -494,6 +494,47 @@ def shared_modules(rank, size):
         refused(rank, size, lambda: own(torch.ones(1, 2)).sum().backward(), "this group's shared module number")
 
 
+def hooked_parameters(rank, size):
+    """Hooks of marked parameters run, whenever they were registered, and what they make of the gradients is summed."""
+    def times_ten(gradient):
+        return 10 * gradient
+
+    def look(gradient):
+        return None
+
+    def watch(parameter):
+        return torch.autograd.graph.register_multi_grad_hook([parameter], lambda gradients: None)
+
+    register = [(lambda p: p.register_hook(times_ten), 10), (lambda p: p.register_hook(look), 1),
+                (lambda p: p.register_hook(times_ten).remove(), 1), (watch, 1)]
+    for add, factor in register:
+        for when in ("before", "after", "between passes", "marked again"):
+            layer = torch.nn.Linear(1, 1, bias=False)
+            torch.nn.init.ones_(layer.weight)
+            handles = [add(layer.weight)] if when == "before" else []
+            utils.mark_module_as_shared(layer, None)
+            expected = 0
+            for step in range(2):
+                if step == (0 if when == "after" else 1) and when != "before":
+                    if when == "marked again":
+                        utils.unmark_module_as_shared(layer)
+                    handles.append(add(layer.weight))
+                    if when == "marked again":
+                        utils.mark_module_as_shared(layer, None)
+                layer(torch.full((1, 1), rank + 1.0)).sum().backward()
+                expected += (factor if handles else 1) * size * (size + 1) // 2
+                assert layer.weight.grad.item() == expected, (when, step, layer.weight.grad, expected)
+            utils.unmark_module_as_shared(layer)
+            layer.weight.grad = None
+            layer(torch.full((1, 1), rank + 1.0)).sum().backward()
+            assert layer.weight.grad.item() == factor * (rank + 1), (when, layer.weight.grad)
+    # A list of hooks in place of the one that the mark has seen.
+    layer = utils.mark_module_as_shared(torch.nn.Linear(1, 1, bias=False), None)
+    layer.weight._backward_hooks = {}
+    with raises(RuntimeError, "has lost the mark's hook"):
+        layer(torch.ones(1, 1)).sum().backward()
+
+
 def forward_mode(rank, size):
     """A tangent is refused, never dropped."""
     x = torch.ones(3, 2)
@@ -561,13 +602,17 @@ def wrapped_shared_modules(rank, size):
         torch.nn.init.ones_(layer.weight)
         return utils.mark_module_as_shared(layer, own)
 
+    def no_sync_is_refused():
+        # One rank has nothing to average.
+        return raises(RuntimeError, "no_sync()") if size > 1 else contextlib.nullcontext()
+
     x = torch.full((1, 1), rank + 1.0)
     layer = marked()
     ddp = torch.nn.parallel.DistributedDataParallel(layer)
     for _ in range(2):
         ddp(x).sum().backward()
     assert layer.weight.grad.item() == size + 1, layer.weight.grad  # twice the mean of 1 to size
-    with ddp.no_sync(), raises(RuntimeError, "no_sync()"):
+    with ddp.no_sync(), no_sync_is_refused():
         ddp(x)
     with torch.no_grad(), ddp.no_sync():
         ddp(x)
@@ -595,7 +640,7 @@ def wrapped_shared_modules(rank, size):
     utils.mark_module_as_shared(blocks, own)
     chain = torch.nn.Sequential(*blocks)
     ddp = torch.nn.parallel.DistributedDataParallel(chain)
-    with ddp.no_sync(), raises(RuntimeError, "no_sync()"):
+    with ddp.no_sync(), no_sync_is_refused():
         ddp(x)
     ddp(x).sum().backward()
     assert blocks[1].weight.grad.item() == (size + 1) / 2, blocks[1].weight.grad
@@ -610,7 +655,7 @@ def wrapped_shared_modules(rank, size):
     chain.table, chain.forward = table, lambda x: torch.nn.functional.linear(x, table[0])
     ddp = torch.nn.parallel.DistributedDataParallel(chain, find_unused_parameters=True)
     utils.mark_module_as_shared(chain, own)
-    with ddp.no_sync(), raises(RuntimeError, "no_sync()"):
+    with ddp.no_sync(), no_sync_is_refused():
         ddp(x)
     # Compiled before there is a wrapper around it.
     torch._dynamo.reset()
@@ -618,7 +663,7 @@ def wrapped_shared_modules(rank, size):
     compiled = torch.compile(torch.nn.Sequential(layer), backend="aot_eager")
     compiled(x).sum().backward()
     ddp = torch.nn.parallel.DistributedDataParallel(compiled)
-    with ddp.no_sync(), raises(RuntimeError, "no_sync()"):
+    with ddp.no_sync(), no_sync_is_refused():
         ddp(x)
     # Compiled around the wrapper.
     layer = marked()
@@ -627,14 +672,14 @@ def wrapped_shared_modules(rank, size):
     for _ in range(2):
         outer(x).sum().backward()
     assert layer.weight.grad.item() == size + 1, layer.weight.grad
-    with ddp.no_sync(), raises(RuntimeError, "no_sync()"):
+    with ddp.no_sync(), no_sync_is_refused():
         outer(x)
     # Compiled within the wrapper, and not by the program of the unmarked layer: torch.compile does not look at hooks again.
     torch._dynamo.reset()
     layer = marked()
     ddp = torch.nn.parallel.DistributedDataParallel(torch.compile(layer, backend="aot_eager"))
     ddp(x).sum().backward()
-    with ddp.no_sync(), raises(RuntimeError, "no_sync()"):
+    with ddp.no_sync(), no_sync_is_refused():
         ddp(x)
     ddp(x).sum().backward()
     assert layer.weight.grad.item() == size + 1, layer.weight.grad
@@ -793,7 +838,7 @@ def compiled(rank, size):
 
 
 CASES = [values, exchanges, gradients, maps, transforms, nodes, graphs_end_alike, wrong_calls, groups, small_functions,
-         shared_modules, wrapped_shared_modules, forward_mode, coalesced, others_count, opchecks, compiled]
+         shared_modules, hooked_parameters, wrapped_shared_modules, forward_mode, coalesced, others_count, opchecks, compiled]
 
 
 def spawned(rank, size, port, names):

@@ -4,6 +4,7 @@
 #include <mutex>
 
 #include "ATen/core/grad_mode.h"
+#include "parallel/base/tensor_hooks.h"
 #include "parallel/shard/dispatch/local_map.h"
 #include "torch/csrc/autograd/function_hook.h"
 #include "torch/csrc/autograd/variable.h"
@@ -55,12 +56,8 @@ bool is_leaf_that_requires_grad(const c10::TensorImpl& tensor) {
 
 void add_leaf_hook(const ShardTensorImpl& leaf) {
   auto* meta = static_cast<AutogradMeta*>(leaf.autograd_meta());
-  // The first register_hook() of a program clears hooks_, and puts its own list there; made now,
-  // the list is empty, and nothing is cleared later.
-  if (!meta->cpp_hooks_list_) {
-    torch::autograd::impl::create_cpp_hook(at::Tensor(
-        c10::intrusive_ptr<c10::TensorImpl>::reclaim_copy(const_cast<ShardTensorImpl*>(&leaf))));
-  }
+  detail::keep_hooks(at::Tensor(
+      c10::intrusive_ptr<c10::TensorImpl>::reclaim_copy(const_cast<ShardTensorImpl*>(&leaf))));
   const std::lock_guard lock(meta->mutex_);
   meta->hooks_.insert(meta->hooks_.begin(), std::make_unique<LeafHook>(leaf));
 }

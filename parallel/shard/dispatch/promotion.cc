@@ -6,6 +6,7 @@
 #include "c10/util/Exception.h"
 #include "fmt/format.h"
 #include "fmt/ranges.h"
+#include "parallel/base/tensor_hooks.h"
 #include "parallel/shard/dispatch/local_map.h"
 #include "parallel/shard/tensor/shard_tensor_impl.h"
 #include "torch/csrc/autograd/variable.h"
@@ -25,7 +26,10 @@ struct MakesGradientPlain {
   }
 };
 
-void make_gradient_plain(const at::TensorBase& plain) { plain.register_hook(MakesGradientPlain()); }
+void make_gradient_plain(const at::TensorBase& plain) {
+  detail::keep_hooks(plain);
+  plain.register_hook(MakesGradientPlain());
+}
 
 }  // namespace
 

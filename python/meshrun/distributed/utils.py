@@ -8,6 +8,8 @@ Ranks compare their calls before anything moves: a wrong argument on one rank is
 with one sentence. All ranks of a group make its calls in the same order.
 """
 
+import collections
+
 import torch
 
 import meshrun.torch as _backend  # loads the operators
@@ -119,7 +121,8 @@ def reduce_loss(loss, dst_rank=0, mean=True):
     The sum is taken in float64. Blocks. Raises RuntimeError before DistributedManager.initialize(), ValueError on every
     rank for a dst_rank outside the world. Source: physicsnemo.distributed.utils.reduce_loss, which rounds to float32.
     """
-    return _ops.reduce_loss(float(loss), dst_rank, mean)
+    value = loss.detach() if isinstance(loss, torch.Tensor) else loss
+    return _ops.reduce_loss(float(value), dst_rank, mean)
 
 
 @torch.no_grad()
@@ -237,6 +240,9 @@ def mark_parameters_as_shared(names, parameters, group, use_fp32_reduction=True)
         if is_sharded(parameter):
             raise RuntimeError(f"mark_module_as_shared: parameter {name!r} is a DTensor, as fully_shard() makes them. Its "
                                "gradient is written where no mark reaches it: FSDP2 and marks do not go together")
+        if parameter.requires_grad and parameter._backward_hooks is None:
+            # Python's list of hooks. Made by a later register_hook(), it would clear the mark's own hook.
+            parameter._backward_hooks = collections.OrderedDict()
     _ops.mark_as_shared(names, parameters, group, use_fp32_reduction)
     watch_ddp()
     for parameter in parameters:

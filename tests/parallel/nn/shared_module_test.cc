@@ -13,6 +13,7 @@
 #include <algorithm>
 #include <functional>
 #include <memory>
+#include <numeric>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -105,6 +106,35 @@ const bool kSums = register_rank_function("shared_sums", [] {
 });
 
 TEST(SharedModuleTest, GradientsAreTheSumOverRanksAndAccumulate) { run_in_worlds("shared_sums"); }
+
+// Another hook of a tensor: not in the list that register_hook() makes.
+struct Doubles : torch::autograd::FunctionPreHook {
+  torch::autograd::variable_list operator()(const torch::autograd::variable_list& g) override {
+    return {g[0] * 2};
+  }
+};
+
+const bool kHooked = register_rank_function("shared_hooked", [] {
+  const JoinedWorld world;
+  const auto ten = [](const Tensor& gradient) { return gradient * 10; };
+  Network network;
+  torch::autograd::impl::add_hook(network->first, std::make_unique<Doubles>());
+  network->sometimes.register_hook(ten);
+  mark_module_as_shared(*network);
+  network->second.register_hook(ten);
+  for (const int step : {0, 1}) network->forward(data(world.rank, step), true).backward();
+  std::vector<int> all(world.size);
+  std::iota(all.begin(), all.end(), 0);
+  Gradients wanted = expected(world.size, {0, 1}, all);
+  wanted[0] *= 2;
+  wanted[1] *= 10;
+  wanted[2] *= 10;
+  expect_equal(gradients_of(network), wanted);
+});
+
+TEST(SharedModuleTest, OtherHooksOfAParameterRunWheneverTheyWereAdded) {
+  run_in_worlds("shared_hooked", {1, 2});
+}
 
 // Whether the host has read, on this thread, which parameters the ranks have reached: on a GPU it
 // would have to wait for that.
