@@ -59,6 +59,10 @@ def skipped(reason):
     return "skip", reason
 
 
+class NotHere(Exception):
+    """What this machine cannot have: no GPU, no right to mount."""
+
+
 def check(condition, what):
     if not condition:
         raise Short(what)
