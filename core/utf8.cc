@@ -82,6 +82,13 @@ std::string EscapeControls(std::string_view text) {
   return out;
 }
 
+std::string_view Utf8Prefix(std::string_view text, size_t most_bytes) {
+  if (text.size() <= most_bytes) return text;
+  size_t end = most_bytes;
+  while (end > 0 && (static_cast<unsigned char>(text[end]) & 0xC0) == 0x80) --end;
+  return text.substr(0, end);
+}
+
 std::string ReplaceBytes(std::string_view text) {
   return Rewrite(text, [](unsigned char) { return std::string("?"); });
 }

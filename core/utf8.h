@@ -24,6 +24,10 @@ bool IsControl(std::string_view text);
 // screen.
 std::string EscapeControls(std::string_view text);
 
+// Longest beginning of `text`, which is UTF-8, that ends between two characters and has at most
+// `most_bytes`.
+std::string_view Utf8Prefix(std::string_view text, size_t most_bytes);
+
 // Every byte that is not part of a character replaced by '?': for output of ranks, whose columns
 // then stay.
 std::string ReplaceBytes(std::string_view text);

@@ -25,6 +25,12 @@ absl::Status CheckPrivateDirectory(const std::string& path) {
                     "another directory",
                     path, info.st_uid, ::geteuid()));
   }
+  if ((info.st_mode & S_ISVTX) != 0) {
+    return absl::PermissionDeniedError(fmt::format(
+        "directory {} is for all users (mode {:04o}): choose a directory of your own, for example "
+        "in it",
+        path, info.st_mode & 07777));
+  }
   if ((info.st_mode & 077) != 0) {
     return absl::PermissionDeniedError(
         fmt::format("directory {} is open to other users (mode {:04o}): run 'chmod 700 {}', or "
@@ -39,14 +45,19 @@ absl::Status MakePrivateDirectory(const std::string& path) {
   return CheckPrivateDirectory(path);
 }
 
-absl::Status MakePassableDirectory(const std::string& path) {
-  if (::mkdir(path.c_str(), 0700) != 0 && errno != EEXIST) return ErrnoStatus(errno, path);
+absl::Status CheckOwnDirectory(const std::string& path) {
   struct stat info;
   if (::lstat(path.c_str(), &info) != 0) return ErrnoStatus(errno, path);
   if (!S_ISDIR(info.st_mode) || info.st_uid != ::geteuid() || (info.st_mode & 022) != 0) {
     return absl::PermissionDeniedError(fmt::format(
         "{} is not a directory of this user's that others cannot write: remove it", path));
   }
+  return absl::OkStatus();
+}
+
+absl::Status MakePassableDirectory(const std::string& path) {
+  if (::mkdir(path.c_str(), 0700) != 0 && errno != EEXIST) return ErrnoStatus(errno, path);
+  MESHRUN_RETURN_IF_ERROR(CheckOwnDirectory(path));
   // Whatever the umask is.
   if (::chmod(path.c_str(), 0711) != 0) return ErrnoStatus(errno, path);
   return absl::OkStatus();

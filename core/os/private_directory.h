@@ -18,8 +18,11 @@ absl::Status CheckPrivateDirectory(const std::string& path);
 // Makes it, and what is missing above it, with mode 0700; then CheckPrivateDirectory.
 absl::Status MakePrivateDirectory(const std::string& path);
 
+// `path` must be a directory of this user's that other users cannot write.
+absl::Status CheckOwnDirectory(const std::string& path);
+
 // Makes a directory that other users may pass through, when they know what lies in it, and neither
-// list nor write (0711). One that is there must be this user's, and not writable by others.
+// list nor write (0711). One that is there must pass CheckOwnDirectory.
 absl::Status MakePassableDirectory(const std::string& path);
 
 }  // namespace meshrun::os

@@ -6,14 +6,17 @@
 #include <signal.h>
 #include <spawn.h>
 #include <sys/eventfd.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <climits>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
 
+#include "core/os/children.h"
 #include "core/os/files.h"
 
 extern char** environ;
@@ -102,6 +105,13 @@ absl::StatusOr<std::string> FindCommand(std::string_view command, const std::str
   return path;
 }
 
+void RaiseDescriptorLimit() {
+  rlimit files{};
+  if (::getrlimit(RLIMIT_NOFILE, &files) != 0) return;
+  files.rlim_cur = std::max(files.rlim_cur, std::min<rlim_t>(files.rlim_max, 1 << 20));
+  ::setrlimit(RLIMIT_NOFILE, &files);
+}
+
 absl::StatusOr<pid_t> Spawn(const SpawnOptions& options) {
   std::vector<char*> argv;
   argv.reserve(options.argv.size() + 1);
@@ -142,11 +152,14 @@ absl::StatusOr<pid_t> Spawn(const SpawnOptions& options) {
   posix_spawnattr_setflags(&attributes, flags);
 
   pid_t pid = -1;
+  // Not under a lock: until the program is there, its file system may hold this thread.
+  SpawnUnderWay under_way;
   const int error =
       ::posix_spawn(&pid, options.argv[0].c_str(), &actions, &attributes, argv.data(), envp.data());
   posix_spawn_file_actions_destroy(&actions);
   posix_spawnattr_destroy(&attributes);
   if (error != 0) return ErrnoStatus(error, options.argv[0]);
+  under_way.Started(pid, options.new_session && options.owns_session);
   return pid;
 }
 

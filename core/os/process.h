@@ -29,6 +29,10 @@ absl::StatusOr<std::string> FindOwnProgram(std::string_view name);
 absl::StatusOr<std::string> FindCommand(std::string_view command, const std::string& working_dir,
                                         std::string_view path_variable);
 
+// As many descriptors as the system lets this process have, 1,048,576 at most. For processes that
+// start no programs: some cannot do with descriptors above 1,023, and would inherit the limit.
+void RaiseDescriptorLimit();
+
 struct SpawnOptions {
   std::vector<std::string> argv;
   // Added to this process's environment.
@@ -41,6 +45,9 @@ struct SpawnOptions {
   // stdin is /dev/null always.
   // setsid(): terminal signals (Ctrl-C) do not reach the child.
   bool new_session = true;
+  // With new_session: what the child leaves running there is its own affair. False: it is adopted
+  // (children.h), and may be killed.
+  bool owns_session = true;
 };
 
 // Safe in a process with threads. argv[0] is a path.

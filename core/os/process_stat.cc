@@ -1,5 +1,6 @@
 #include "core/os/process_stat.h"
 
+#include <dirent.h>
 #include <fcntl.h>
 #include <unistd.h>
 
@@ -48,6 +49,17 @@ std::optional<ProcessStat> ParseProcessStat(std::string_view line) {
   }
   stat.state = fields[kState][0];
   return stat;
+}
+
+std::vector<pid_t> AllPids() {
+  std::vector<pid_t> pids;
+  DIR* const proc = ::opendir("/proc");
+  if (proc == nullptr) return pids;
+  while (const dirent* entry = ::readdir(proc)) {
+    if (const auto pid = ParseInteger<pid_t>(entry->d_name)) pids.push_back(*pid);
+  }
+  ::closedir(proc);
+  return pids;
 }
 
 std::optional<ProcessStat> ReadProcessStat(pid_t pid) {

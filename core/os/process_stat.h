@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <optional>
 #include <string_view>
+#include <vector>
 
 namespace meshrun::os {
 
@@ -25,6 +26,9 @@ struct ProcessStat {
 
 // A line of /proc/PID/stat; absent: it is not one.
 std::optional<ProcessStat> ParseProcessStat(std::string_view line);
+// All processes, those that have ended and are not waited for included; none if /proc cannot be
+// read.
+std::vector<pid_t> AllPids();
 // Absent if no process has this id, or if /proc cannot be read.
 std::optional<ProcessStat> ReadProcessStat(pid_t pid);
 

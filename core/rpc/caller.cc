@@ -33,14 +33,16 @@ std::string CertificateOf(const grpc::AuthContext& context) {
 grpc::Status RoleCheck::Process(const InputMetadata& metadata, grpc::AuthContext* context,
                                 OutputMetadata*, OutputMetadata*) {
   const auto path = metadata.find(":path");
+  const std::string_view method =
+      path == metadata.end() ? "" : std::string_view(path->second.data(), path->second.size());
+  const Identity caller = IdentityOf(*context);
   absl::Status status =
       standing_ == nullptr ? absl::OkStatus() : standing_(CertificateOf(*context));
   if (status.ok()) {
-    status = path == metadata.end()
-                 ? absl::PermissionDeniedError("the call names no method")
-                 : CheckCall(IdentityOf(*context),
-                             std::string_view(path->second.data(), path->second.size()));
+    status = path == metadata.end() ? absl::PermissionDeniedError("the call names no method")
+                                    : CheckCall(caller, method);
   }
+  if (admit_ != nullptr) status = admit_(caller, method, status);
   return grpc::Status(static_cast<grpc::StatusCode>(status.code()), std::string(status.message()));
 }
 

@@ -24,12 +24,18 @@ std::string CertificateOf(const grpc::AuthContext& context);
 // Whether a certificate, in PEM's form, holds still: certificates::Standing. Thread-safe.
 using CertificateCheck = std::function<absl::Status(std::string_view pem)>;
 
+// Whether a call is let in now. `allowed`: what certificate and roles say of it, which is the
+// answer where it is an error. Thread-safe.
+using CallAdmission = std::function<absl::Status(const Identity& caller, std::string_view method,
+                                                 const absl::Status& allowed)>;
+
 // Runs CheckCall before every call of a server, whatever service it belongs to: a refused call
 // reaches no service. A connection may be older than the end of its certificate, or its place on a
-// deny list: `standing` knows. Thread-safe.
+// deny list: `standing` knows. `admit` is asked last. Both may be null. Thread-safe.
 class RoleCheck : public grpc::AuthMetadataProcessor {
  public:
-  explicit RoleCheck(CertificateCheck standing) : standing_(std::move(standing)) {}
+  RoleCheck(CertificateCheck standing, CallAdmission admit)
+      : standing_(std::move(standing)), admit_(std::move(admit)) {}
   // It compares a few strings, on the thread that has read the call.
   bool IsBlocking() const override { return false; }
   grpc::Status Process(const InputMetadata& metadata, grpc::AuthContext* context,
@@ -37,6 +43,7 @@ class RoleCheck : public grpc::AuthMetadataProcessor {
 
  private:
   const CertificateCheck standing_;
+  const CallAdmission admit_;
 };
 
 }  // namespace meshrun::rpc

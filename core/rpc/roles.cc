@@ -25,6 +25,7 @@ constexpr MethodRule kRules[] = {
     {"/meshrun.v1.ClusterService/ListNodes", kReaders},
     {"/meshrun.v1.ClusterService/DescribeCluster", kReaders},
     {"/meshrun.v1.ClusterService/ListEvents", kReaders},
+    {"/meshrun.v1.ClusterService/DescribeLimits", kReaders},
     {"/meshrun.v1.ClusterService/DrainNode", kOperateRole},
     {"/meshrun.v1.ClusterService/UndrainNode", kOperateRole},
     {"/meshrun.v1.ClusterService/RemoveNode", kOperateRole},

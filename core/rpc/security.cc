@@ -96,7 +96,10 @@ std::string InsecureWarning(std::string_view address, const Security& security) 
 
 absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> ServerCredentials(
     std::string_view role, std::string_view address, const Security& security,
-    std::function<absl::Status(std::string_view pem)> standing) {
+    std::function<absl::Status(std::string_view pem)> standing,
+    std::function<absl::Status(const Identity& caller, std::string_view method,
+                               const absl::Status& allowed)>
+        admit) {
   MESHRUN_RETURN_IF_ERROR(CheckSecurity(role, address, security));
   // A Unix socket stays plaintext: its directory is the lock, and no certificate names it.
   if (security.tls.empty() || UnixPath(address)) return grpc::InsecureServerCredentials();
@@ -106,7 +109,8 @@ absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> ServerCredentials(
   options.watch_identity_key_cert_pairs();
   options.set_cert_request_type(GRPC_SSL_REQUEST_AND_REQUIRE_CLIENT_CERTIFICATE_AND_VERIFY);
   const auto credentials = tls::TlsServerCredentials(options);
-  credentials->SetAuthMetadataProcessor(std::make_shared<RoleCheck>(std::move(standing)));
+  credentials->SetAuthMetadataProcessor(
+      std::make_shared<RoleCheck>(std::move(standing), std::move(admit)));
   return credentials;
 }
 

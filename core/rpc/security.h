@@ -18,6 +18,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "core/rpc/roles.h"
 
 namespace meshrun::rpc {
 
@@ -55,10 +56,14 @@ absl::Status CheckSecurity(std::string_view role, std::string_view address,
 std::string InsecureWarning(std::string_view address, const Security& security);
 
 // Errors: as CheckSecurity, and NOT_FOUND or INVALID_ARGUMENT where a file cannot be read.
-// `standing` is asked about the certificate of each call; null: TLS alone decides.
+// `standing` is asked about the certificate of each call, and `admit` whether it is let in now (see
+// RoleCheck); null: TLS and roles alone decide.
 absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> ServerCredentials(
     std::string_view role, std::string_view address, const Security& security,
-    std::function<absl::Status(std::string_view pem)> standing = nullptr);
+    std::function<absl::Status(std::string_view pem)> standing = nullptr,
+    std::function<absl::Status(const Identity& caller, std::string_view method,
+                               const absl::Status& allowed)>
+        admit = nullptr);
 absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> ChannelCredentials(
     std::string_view role, std::string_view address, const Security& security);
 

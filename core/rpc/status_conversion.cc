@@ -2,12 +2,23 @@
 
 #include <string>
 
+#include "core/error_detail.h"
 #include "core/utf8.h"
 
 namespace meshrun::rpc {
 namespace {
 
-constexpr char kPayloadUrl[] = "type.googleapis.com/meshrun.v1.ErrorDetail";
+constexpr std::chrono::milliseconds kPause(50);
+
+v1::ErrorDetail DetailOf(const grpc::Status& status) {
+  v1::ErrorStatus parsed;
+  v1::ErrorDetail detail;
+  if (!parsed.ParseFromString(status.error_details())) return detail;
+  for (const google::protobuf::Any& any : parsed.details()) {
+    if (any.UnpackTo(&detail)) return detail;
+  }
+  return {};
+}
 
 }  // namespace
 
@@ -16,9 +27,8 @@ grpc::Status ToGrpc(const absl::Status& status, v1::ErrorOrigin origin) {
   v1::ErrorStatus out;
   out.set_code(status.raw_code());
   out.set_message(EscapeBytes(std::string(status.message())));
-  v1::ErrorDetail detail;
-  const v1::ErrorOrigin first = OriginOf(status);
-  detail.set_origin(first == v1::ERROR_ORIGIN_UNSPECIFIED ? origin : first);
+  v1::ErrorDetail detail = meshrun::DetailOf(status);
+  if (detail.origin() == v1::ERROR_ORIGIN_UNSPECIFIED) detail.set_origin(origin);
   out.add_details()->PackFrom(detail);
   return grpc::Status(static_cast<grpc::StatusCode>(status.code()), out.message(),
                       out.SerializeAsString());
@@ -27,30 +37,22 @@ grpc::Status ToGrpc(const absl::Status& status, v1::ErrorOrigin origin) {
 absl::Status FromGrpc(const grpc::Status& status) {
   if (status.ok()) return absl::OkStatus();
   absl::Status out(static_cast<absl::StatusCode>(status.error_code()), status.error_message());
-  if (const v1::ErrorOrigin origin = OriginOf(status); origin != v1::ERROR_ORIGIN_UNSPECIFIED) {
-    v1::ErrorDetail detail;
-    detail.set_origin(origin);
-    out.SetPayload(kPayloadUrl, absl::Cord(detail.SerializeAsString()));
-  }
+  const v1::ErrorDetail detail = DetailOf(status);
+  if (detail.origin() != v1::ERROR_ORIGIN_UNSPECIFIED) SetDetail(&out, detail);
   return out;
 }
 
-v1::ErrorOrigin OriginOf(const absl::Status& status) {
-  const auto payload = status.GetPayload(kPayloadUrl);
-  v1::ErrorDetail detail;
-  if (!payload || !detail.ParseFromString(std::string(*payload)))
-    return v1::ERROR_ORIGIN_UNSPECIFIED;
-  return detail.origin();
-}
+v1::ErrorOrigin OriginOf(const absl::Status& status) { return meshrun::DetailOf(status).origin(); }
 
-v1::ErrorOrigin OriginOf(const grpc::Status& status) {
-  v1::ErrorStatus parsed;
-  v1::ErrorDetail detail;
-  if (!parsed.ParseFromString(status.error_details())) return v1::ERROR_ORIGIN_UNSPECIFIED;
-  for (const google::protobuf::Any& any : parsed.details()) {
-    if (any.UnpackTo(&detail)) return detail.origin();
-  }
-  return v1::ERROR_ORIGIN_UNSPECIFIED;
+v1::ErrorOrigin OriginOf(const grpc::Status& status) { return DetailOf(status).origin(); }
+
+std::optional<std::chrono::nanoseconds> WaitBeforeRepeating(const absl::Status& status) {
+  if (const auto after = RetryAfter(status)) return after;
+  // gRPC says RESOURCE_EXHAUSTED too, of messages that are too large: for ever.
+  const bool not_read =
+      absl::IsResourceExhausted(status) && std::string(status.message()).starts_with(kNotRead);
+  if (!not_read) return std::nullopt;
+  return kPause;
 }
 
 }  // namespace meshrun::rpc

@@ -4,6 +4,10 @@
 
 #include <grpcpp/support/status.h>
 
+#include <chrono>
+#include <optional>
+#include <string_view>
+
 #include "absl/status/status.h"
 #include "meshrun/v1/error.pb.h"
 
@@ -19,6 +23,14 @@ absl::Status FromGrpc(const grpc::Status& status);
 // server, the connection broke, or the deadline passed.
 v1::ErrorOrigin OriginOf(const absl::Status& status);
 v1::ErrorOrigin OriginOf(const grpc::Status& status);
+
+// What the message of a refusal begins with where a call is refused before its request is read:
+// gRPC carries no detail from there.
+inline constexpr std::string_view kNotRead = "not read: ";
+
+// How long to wait before a call is repeated that did nothing: what the server says (RetryAfter),
+// or a moment where the request was not read. Absent: the call is not to be repeated for this.
+std::optional<std::chrono::nanoseconds> WaitBeforeRepeating(const absl::Status& status);
 
 // Initial metadata that a server sends at once on a stream: its reader learns that it was reached,
 // though nothing may be said for hours.

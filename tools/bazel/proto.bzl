@@ -21,35 +21,49 @@ ProtoSources = provider(
     fields = {"transitive": "depset of File"},
 )
 
+def _stem(file):
+    return file.basename.split(".")[0]
+
+# What protoc writes for `sources`, which it finds below `roots`.
+def _generate(ctx, sources, roots, inputs):
+    out_root = _joined(ctx.bin_dir.path, ctx.label.workspace_root)
+    if _below_proto_root(ctx.label.package):
+        out_root += "/" + _PROTO_ROOT
+    arguments = ctx.actions.args()
+    arguments.add_all(roots, format_each = "-I%s")
+    arguments.add("--cpp_out=" + out_root)
+    if ctx.attr.grpc:
+        arguments.add("--plugin=protoc-gen-grpc=/usr/bin/grpc_cpp_plugin")
+        arguments.add("--grpc_out=" + out_root)
+    arguments.add_all(sources)
+    stems = [_stem(source) for source in sources]
+    ctx.actions.run(
+        executable = "/usr/bin/protoc",
+        arguments = [arguments],
+        inputs = inputs,
+        outputs = [out for out in ctx.outputs.outs if _stem(out) in stems],
+        mnemonic = "MeshrunProtoc",
+        progress_message = "Generating C++ from %{label}",
+    )
+
 def _codegen_impl(ctx):
     transitive = depset(
-        ctx.files.srcs,
+        ctx.files.srcs + ctx.files.options,
         transitive = [dep[ProtoSources].transitive for dep in ctx.attr.deps],
     )
 
     # Not empty where this is another workspace's external repository.
     root = ctx.label.workspace_root
-    out_root = _joined(ctx.bin_dir.path, root)
-    below_proto_root = _below_proto_root(ctx.label.package)
-    if below_proto_root:
-        out_root += "/" + _PROTO_ROOT
-    arguments = ctx.actions.args()
-    if below_proto_root or ctx.attr.deps:
-        arguments.add("-I" + _joined(root, _PROTO_ROOT))
-    arguments.add("-I" + (root or "."))
-    arguments.add("--cpp_out=" + out_root)
-    if ctx.attr.grpc:
-        arguments.add("--plugin=protoc-gen-grpc=/usr/bin/grpc_cpp_plugin")
-        arguments.add("--grpc_out=" + out_root)
-    arguments.add_all(ctx.files.srcs)
-    ctx.actions.run(
-        executable = "/usr/bin/protoc",
-        arguments = [arguments],
-        inputs = transitive,
-        outputs = ctx.outputs.outs,
-        mnemonic = "MeshrunProtoc",
-        progress_message = "Generating C++ from %{label}",
-    )
+    roots = [root or "."]
+    if _below_proto_root(ctx.label.package) or ctx.attr.deps:
+        roots.insert(0, _joined(root, _PROTO_ROOT))
+    _generate(ctx, ctx.files.srcs, roots, transitive)
+    for source in ctx.files.options:
+        # Under the same name, without its extensions.
+        name = source.path[len(_joined(root, _PROTO_ROOT)) + 1:]
+        hollow = ctx.actions.declare_file("_hollow/" + name)
+        ctx.actions.write(hollow, "syntax = \"proto3\";\n")
+        _generate(ctx, [hollow], [hollow.path[:-len(name) - 1]], [hollow])
     return [
         DefaultInfo(files = depset(ctx.outputs.outs)),
         ProtoSources(transitive = transitive),
@@ -60,6 +74,7 @@ _codegen = rule(
     attrs = {
         "deps": attr.label_list(providers = [ProtoSources]),
         "grpc": attr.bool(),
+        "options": attr.label_list(allow_files = [".proto"]),
         "outs": attr.output_list(mandatory = True),
         "srcs": attr.label_list(
             allow_files = [".proto"],
@@ -81,23 +96,27 @@ def _codegen_label(label):
         return label + "_codegen"
     return "{}:{}_codegen".format(label, label.split("/")[-1])
 
-def meshrun_proto_library(name, srcs, deps = [], grpc = False, **attributes):
+def meshrun_proto_library(name, srcs, options = [], deps = [], grpc = False, **attributes):
     """A cc_library of the code that protoc generates.
 
     Args:
       name: the library.
       srcs: .proto files of this package.
+      options: .proto files of this package below proto/ that extend google.protobuf.FieldOptions and hold nothing else,
+        for the others to import. C++ reads these options by number, as unknown fields: protobuf ends a program in
+        which two libraries register one extension, as the client library and libmeshrun.so would.
       deps: other meshrun_proto_library targets that the files import.
       grpc: also generate the services.
       **attributes: visibility, testonly and other attributes of both targets.
     """
     endings = ["pb"] + (["grpc.pb"] if grpc else [])
-    stems = [src[:-len(".proto")] for src in srcs]
+    stems = [src[:-len(".proto")] for src in srcs + options]
     headers = ["{}.{}.h".format(stem, ending) for stem in stems for ending in endings]
     sources = ["{}.{}.cc".format(stem, ending) for stem in stems for ending in endings]
     _codegen(
         name = name + "_codegen",
         srcs = srcs,
+        options = options,
         outs = headers + sources,
         grpc = grpc,
         deps = [_codegen_label(dep) for dep in deps],
