@@ -1,6 +1,8 @@
 #include "worker/daemon.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <sys/prctl.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -20,11 +22,13 @@
 #include "core/rpc/renewed_channel.h"
 #include "core/rpc/unix_socket.h"
 #include "core/status.h"
+#include "core/utf8.h"
 #include "core/version.h"
 #include "meshrun/v1/agent_service.grpc.pb.h"
 #include "meshrun/v1/store_service.grpc.pb.h"
 #include "worker/host_address.h"
 #include "worker/inventory/inventory.h"
+#include "worker/inventory/nvml.h"
 #include "worker/launch/shipped_jobs.h"
 
 extern char** environ;
@@ -36,9 +40,36 @@ constexpr char kRole[] = "meshrun-worker";
 constexpr std::chrono::milliseconds kBeat(500);
 // Longest time between two looks for logs that have become too old.
 constexpr std::chrono::minutes kPruneInterval(10);
+// Between two reports of logs that were removed.
+constexpr std::chrono::minutes kRemovedInterval(10);
+// RunHealthCheck kills at its timeout, and then returns.
+constexpr std::chrono::seconds kHealthCheckEnds(5);
 // From the decision to kill to the death of the last rank: daemons and supervisors that wait for a
 // processor, and the passes over /proc.
 constexpr std::chrono::seconds kFenceMargin(2);
+
+// Empty where jobs are not held to their own GPUs, or where one has no name.
+std::map<uint32_t, std::string> NamesOfGpus(const v1::Resources& resources) {
+  std::map<uint32_t, std::string> names;
+  const auto& limits = resources.limits();
+  if (std::find(limits.begin(), limits.end(), "devices") == limits.end()) return names;
+  for (const v1::Gpu& gpu : resources.gpus()) {
+    if (gpu.uuid().empty()) return {};
+    names[gpu.index()] = gpu.uuid();
+  }
+  return names;
+}
+
+HostLimits LimitsOfHost(const v1::Resources& resources, uint64_t pids_per_rank) {
+  HostLimits limits;
+  limits.memory_bytes = resources.memory_bytes();
+  limits.pids_per_rank = pids_per_rank;
+  for (const v1::Gpu& gpu : resources.gpus()) {
+    if (gpu.has_minor()) limits.minor_by_gpu[gpu.index()] = gpu.minor();
+  }
+  limits.minors = NvidiaMinors();
+  return limits;
+}
 
 }  // namespace
 
@@ -101,33 +132,38 @@ absl::Status Daemon::Init() {
   if (const char* const visible = std::getenv("CUDA_VISIBLE_DEVICES"))
     overrides.visible_devices = visible;
   resources_ = TakeInventory(overrides);
+  FindCgroups();
   ports_ = std::make_unique<PortRange>(
       PortRange::Options{.interval = options_.ports, .seed = std::hash<std::string>()(node_id())},
       Clock::Real());
 
   generations_ = std::make_unique<Generations>(
-      Generations::Host{.loop = loop_,
-                        .files = files_,
-                        .logs_in_use = *logs_in_use_,
-                        .state_dir = *state_dir_,
-                        .ports = *ports_,
-                        .ids = ids_,
-                        .facts = {.node_name = options_.name,
-                                  .cores = resources_.cores(),
-                                  .has_gpus = resources_.gpus_size() > 0,
-                                  .log_limit_bytes = options_.log_limit_bytes,
-                                  .log_layout = options_.log_layout},
-                        .environment = options_.run_as_submitter
-                                           ? WithoutUser(InheritedEnvironment(environ))
-                                           : InheritedEnvironment(environ),
-                        .jobs_dir = options_.jobs_dir,
-                        .supervisor = {.path = os::SelfPath(),
-                                       .lifeline_fd = options_.lifeline_fd.get(),
-                                       .end_with_daemon = options_.kill_at_once,
-                                       .stdin_fd = options_.stdin_fd.get(),
-                                       .stdin_rank = options_.stdin_rank,
-                                       .stdin_directory = options_.stdin_directory},
-                        .file_timeout = options_.file_timeout},
+      Generations::Host{
+          .loop = loop_,
+          .files = files_,
+          .logs_in_use = *logs_in_use_,
+          .state_dir = *state_dir_,
+          .ports = *ports_,
+          .ids = ids_,
+          .facts = {.node_name = options_.name,
+                    .cores = resources_.cores(),
+                    .has_gpus = resources_.gpus_size() > 0,
+                    .gpu_uuids = NamesOfGpus(resources_),
+                    .log_limit_bytes = LimitOfStream(
+                        options_.log_limit_bytes, options_.running_logs_bytes, resources_.slots()),
+                    .log_layout = options_.log_layout},
+          .environment = options_.run_as_submitter ? WithoutUser(InheritedEnvironment(environ))
+                                                   : InheritedEnvironment(environ),
+          .jobs_dir = options_.jobs_dir,
+          .supervisor = {.path = os::SelfPath(),
+                         .lifeline_fd = options_.lifeline_fd.get(),
+                         .end_with_daemon = options_.kill_at_once,
+                         .stdin_fd = options_.stdin_fd.get(),
+                         .stdin_rank = options_.stdin_rank,
+                         .stdin_directory = options_.stdin_directory},
+          .cgroups = cgroups_,
+          .limits = LimitsOfHost(resources_, options_.pids_per_rank),
+          .file_timeout = options_.file_timeout},
       Generations::Handler{
           .send =
               [this](v1::OpenSessionRequest message) {
@@ -173,10 +209,13 @@ absl::Status Daemon::Init() {
   Beat();
   WatchSignals();
   WatchLifeline();
+  AddHostChecks();
   // Ranks of an earlier incarnation must be known before they can ask.
   generations_->Adopt([this] {
-    session_->Start(generations_->InheritedContact().value_or(os::BootTimeNow()));
-    OnTick();
+    host_checks_->Start([this] {
+      session_->Start(generations_->InheritedContact().value_or(os::BootTimeNow()));
+      OnTick();
+    });
   });
   options_.keep_logs.root = state_dir_->LogRoot();
   PruneOldLogs();
@@ -186,6 +225,59 @@ absl::Status Daemon::Init() {
         agent_server_->Serve(std::move(connection));
       }));
   return absl::OkStatus();
+}
+
+void Daemon::FindCgroups() {
+  // What a supervisor that is killed leaves behind comes to this process.
+  ::prctl(PR_SET_CHILD_SUBREAPER, 1);
+  cgroups_ = Cgroups::Find(options_.limits);
+  for (const std::string& limit : cgroups_.kept()) resources_.add_limits(limit);
+  if (cgroups_.lacking().empty()) return;
+  log::Warning("jobs are not held to every limit here: docs/operations.md, \"Limits\"",
+               {{"without", fmt::format("{}", fmt::join(cgroups_.lacking(), "; "))}});
+}
+
+void Daemon::AddHostChecks() {
+  host_checks_ = std::make_unique<HostChecks>(loop_, files_, options_.host_checks, [this] {
+    v1::OpenSessionRequest message;
+    *message.mutable_host_health() = HealthOfHost();
+    session_->Send(std::move(message));
+  });
+  if (options_.host_checks.interval.count() == 0) return;
+  host_checks_->Add("the check of the state directory",
+                    [directory = options_.state_dir, least = options_.least_free_bytes] {
+                      return CheckDirectory(directory, least);
+                    });
+  host_checks_->Add("the check of the port directory",
+                    [locks = std::make_shared<PortLocks>(PortLocks::Options())] {
+                      const absl::Status status = locks->Open();
+                      if (status.ok()) return std::vector<Problem>();
+                      return std::vector<Problem>{std::string(status.message())};
+                    });
+  if (resources_.gpus_size() > 0) {
+    host_checks_->Add(
+        "the check of the GPUs",
+        [offered = std::vector<v1::Gpu>(resources_.gpus().begin(), resources_.gpus().end())] {
+          return CheckGpus(offered, ListGpus());
+        });
+  }
+  if (!options_.health_check.empty()) {
+    host_checks_->AddSlow(
+        "the health check " + options_.health_check,
+        [program = options_.health_check, name = options_.name,
+         timeout = options_.health_check_timeout] {
+          return RunHealthCheck(program, name, timeout);
+        },
+        options_.health_check_timeout + kHealthCheckEnds);
+  }
+}
+
+v1::HostHealth Daemon::HealthOfHost() const {
+  v1::HostHealth health;
+  for (const Problem& problem : host_checks_->problems()) {
+    health.add_problems(EscapeBytes(problem));
+  }
+  return health;
 }
 
 v1::Hello Daemon::MakeHello() const {
@@ -203,6 +295,7 @@ v1::Hello Daemon::MakeHello() const {
   *hello.mutable_fence_after() = ToProtoDuration(KillAfter() + kFenceMargin);
   hello.set_cluster_id(state_dir_->cluster_id());
   hello.set_machine_id(machine_id_);
+  *hello.mutable_health() = HealthOfHost();
   return hello;
 }
 
@@ -222,6 +315,13 @@ void Daemon::OnWelcome(const v1::Welcome& welcome, const v1::Hello& hello) {
     log::Warning("cannot write which cluster this node belongs to", {{"error", joined}});
   }
   generations_->OnSession(lease, hello);
+  // It may have changed while the session was being opened, when nothing could be sent.
+  v1::OpenSessionRequest health;
+  *health.mutable_host_health() = HealthOfHost();
+  if (!std::equal(hello.health().problems().begin(), hello.health().problems().end(),
+                  health.host_health().problems().begin(), health.host_health().problems().end())) {
+    session_->Send(std::move(health));
+  }
   if (options_.ready_fd) {
     const std::string line =
         nlohmann::json({{"node_id", node_id()}, {"name", options_.name}}).dump() + "\n";
@@ -284,6 +384,24 @@ void Daemon::PruneOldLogs() {
               [this] { PruneOldLogs(); });
 }
 
+void Daemon::SayRemoved() {
+  if (removed_.empty() || !session_->open()) return;
+  // At every generation's end something may go: one event sums up what has gone meanwhile.
+  const auto now = std::chrono::steady_clock::now();
+  if (said_removed_.has_value() && now - *said_removed_ < kRemovedInterval) return;
+  said_removed_ = now;
+  for (const auto& [user, logs] : std::exchange(removed_, {})) {
+    v1::OpenSessionRequest message;
+    v1::LogsRemoved& said = *message.mutable_logs_removed();
+    said.set_submitter(user);
+    said.set_job_id(logs.job_id);
+    said.set_generations(logs.generations);
+    said.set_bytes(logs.bytes);
+    said.set_keep_bytes(options_.keep_logs.keep_bytes);
+    session_->Send(std::move(message));
+  }
+}
+
 void Daemon::PruneLogsLater() {
   if (pruning_) {
     prune_again_ = true;
@@ -291,10 +409,15 @@ void Daemon::PruneLogsLater() {
   }
   pruning_ = true;
   // A key with a slash: no job has it, since job ids have none.
+  const auto removed = std::make_shared<std::vector<RemovedLogs>>();
   files_.Run(
       "logs/",
-      [retention = options_.keep_logs, in_use = logs_in_use_] { PruneLogs(retention, *in_use); },
-      [this] {
+      [retention = options_.keep_logs, in_use = logs_in_use_, removed] {
+        *removed = PruneLogs(retention, *in_use);
+      },
+      [this, removed] {
+        for (const RemovedLogs& logs : *removed) removed_[logs.user].Add(logs);
+        SayRemoved();
         pruning_ = false;
         if (std::exchange(prune_again_, false)) PruneLogsLater();
       });

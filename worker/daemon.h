@@ -9,6 +9,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <thread>
 
@@ -20,12 +21,14 @@
 #include "core/rpc/loop_health.h"
 #include "core/rpc/security.h"
 #include "worker/agent_server/agent_server.h"
+#include "worker/cgroups/cgroups.h"
 #include "worker/event_loop/event_loop.h"
 #include "worker/files/file_tasks.h"
 #include "worker/generations/agent_socket.h"
 #include "worker/generations/generations.h"
 #include "worker/generations/port_range.h"
 #include "worker/generations/state_dir.h"
+#include "worker/health/host_checks.h"
 #include "worker/host_address.h"
 #include "worker/launch/log_layout.h"
 #include "worker/logs/log_uploads.h"
@@ -67,6 +70,15 @@ struct DaemonOptions {
   std::chrono::nanoseconds file_timeout = std::chrono::seconds(10);
   // Limit of each of a running rank's two output files: beyond it the oldest bytes go. 0: no limit.
   uint64_t log_limit_bytes = uint64_t{1} << 30;
+  // Checks of this host; with an interval of 0 there are none.
+  HostChecks::Options host_checks;
+  // Bytes that must be free in the state directory for new jobs.
+  uint64_t least_free_bytes = uint64_t{32} << 20;
+  // The operator's own check, an absolute path; empty: none. It has so long.
+  std::string health_check;
+  std::chrono::nanoseconds health_check_timeout = std::chrono::minutes(1);
+  // Limit of what all running ranks' files may take together. 0: no limit.
+  uint64_t running_logs_bytes = uint64_t{16} << 30;
   // A directory of the user's for output, beside the state directory.
   LogLayout log_layout;
   // What the rank of this number reads from; without it every rank reads from /dev/null.
@@ -74,6 +86,9 @@ struct DaemonOptions {
   int stdin_rank = 0;
   // One FIFO for each rank to read from, by its number. Empty: none.
   std::string stdin_directory;
+  // What jobs are held to by a cgroup: of kAllLimits.
+  std::set<std::string> limits;
+  uint64_t pids_per_rank = HostLimits().pids_per_rank;
   // Limits for the logs of ended generations; the daemon itself sets `root` and `newest`.
   LogRetention keep_logs;
   // When this daemon is gone, supervisors kill their ranks at once, without waiting for the lease.
@@ -103,6 +118,9 @@ class Daemon {
  private:
   explicit Daemon(DaemonOptions options) : options_(std::move(options)) {}
   absl::Status Init();
+  void FindCgroups();
+  void AddHostChecks();
+  v1::HostHealth HealthOfHost() const;
   v1::Hello MakeHello() const;
   void OnWelcome(const v1::Welcome& welcome, const v1::Hello& hello);
   void OnMessage(const v1::OpenSessionResponse& message);
@@ -111,6 +129,8 @@ class Daemon {
   void OnGenerationEnded(const std::string& job_id, uint64_t generation);
   void PruneOldLogs();
   void PruneLogsLater();
+  // Tells the coordinator what was removed since it was last told.
+  void SayRemoved();
 
   // daemon_stop.cc
   void WatchSignals();
@@ -141,15 +161,20 @@ class Daemon {
   std::optional<StateDir> state_dir_;
   std::unique_ptr<PortRange> ports_;
   v1::Resources resources_;
+  Cgroups cgroups_;
   std::vector<std::string> shipped_jobs_;
   std::unique_ptr<Generations> generations_;
   std::unique_ptr<AgentServer> agent_server_;
   std::unique_ptr<rpc::LoopHealth> health_;
+  std::unique_ptr<HostChecks> host_checks_;
   // For probes.
   std::unique_ptr<AgentSocket> own_socket_;
   std::unique_ptr<LogUploads> logs_;
   // Shared with the thread that removes logs, which a file system may hold beyond our end.
   std::shared_ptr<LogsInUse> logs_in_use_ = std::make_shared<LogsInUse>();
+  // By user, not told yet.
+  std::map<std::string, RemovedLogs> removed_;
+  std::optional<std::chrono::steady_clock::time_point> said_removed_;
   bool prune_again_ = false;
   bool pruning_ = false;
   std::unique_ptr<Session> session_;

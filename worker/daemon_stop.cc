@@ -12,6 +12,7 @@
 
 #include "core/log.h"
 #include "core/os/boot_time.h"
+#include "core/os/children.h"
 #include "core/os/process.h"
 #include "core/proto_time.h"
 #include "core/signal_name.h"
@@ -71,6 +72,7 @@ void Daemon::OnTick() {
   if (ending_) return;
   loop_.After(ping_interval_, [this] { OnTick(); });
   generations_->PingAll();
+  os::CollectAdopted();
   CheckContact();
 }
 

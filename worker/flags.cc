@@ -2,16 +2,23 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
+#include <filesystem>
+#include <iterator>
+#include <set>
+#include <sstream>
 #include <string>
 #include <utility>
 
 #include "core/exit_codes.h"
 #include "core/labels.h"
 #include "core/log.h"
+#include "core/os/process.h"
 #include "core/rpc/health_flags.h"
 #include "core/rpc/security_flags.h"
 #include "core/status.h"
@@ -61,6 +68,21 @@ absl::Status TakeBytes(std::string_view flag, const std::string& text, uint64_t*
   return absl::OkStatus();
 }
 
+// "memory,pids", or "none".
+absl::StatusOr<std::set<std::string>> ParseLimits(const std::string& text) {
+  std::set<std::string> limits;
+  if (text == "none") return limits;
+  std::stringstream stream(text);
+  for (std::string limit; std::getline(stream, limit, ',');) {
+    if (std::find(std::begin(kAllLimits), std::end(kAllLimits), limit) == std::end(kAllLimits)) {
+      return absl::InvalidArgumentError(fmt::format("'{}' is not a limit: write none, or of {}",
+                                                    limit, fmt::join(kAllLimits, ", ")));
+    }
+    limits.insert(limit);
+  }
+  return limits;
+}
+
 // A descriptor that the caller handed over.
 os::UniqueFd TakeFd(int fd) {
   if (fd >= 0) ::fcntl(fd, F_SETFD, FD_CLOEXEC);
@@ -74,7 +96,9 @@ std::optional<DaemonOptions> ParseFlags(int argc, char** argv, int* exit_code) {
   options.state_dir = DefaultStateDir();
   std::string memory, ports, orphan_timeout = "5m", stop_timeout = "10s", keep_logs = "1G",
                              keep_logs_for, file_timeout = "10s", log_limit = "1G",
-                             log_format = "text", log_level = "info";
+                             log_format = "text", log_level = "info", health_check_timeout = "1m",
+                             health_interval = "30s", least_free = "32M", running_logs = "16G",
+                             limits = "memory,cpu,pids,devices";
   uint32_t cores = 0, slots = 0;
   std::vector<std::string> labels, addresses;
   std::string tee = "0", redirects = "0";
@@ -132,13 +156,38 @@ std::optional<DaemonOptions> ParseFlags(int argc, char** argv, int* exit_code) {
                  "A job's working directory, program or log directory that does not answer for so "
                  "long keeps that job off this host")
       ->capture_default_str();
+  app.add_option("--health-check", options.health_check,
+                 "A program of yours that must exit with 0 for this host to take jobs; its last "
+                 "line is shown otherwise");
+  app.add_option("--health-check-timeout", health_check_timeout, "What it has for that")
+      ->capture_default_str();
+  app.add_option("--health-interval", health_interval,
+                 "Pause between two checks of this host: state directory, ports, GPUs, "
+                 "--health-check (0: no checks)")
+      ->capture_default_str();
+  app.add_option("--least-free", least_free,
+                 "Bytes that must be free in the state directory for this host to take jobs")
+      ->capture_default_str();
+  app.add_option("--limits", limits,
+                 "What a job is held to by a cgroup, as far as this host has them, a list with "
+                 "commas: memory, cpu (its share), cpu-quota (never more than its cores), pids, "
+                 "devices (no GPU but its own); or none")
+      ->capture_default_str();
+  app.add_option("--pids-per-rank", options.pids_per_rank,
+                 "Processes and threads that a job may have for each of its ranks here")
+      ->check(CLI::Range(uint64_t{16}, uint64_t{1} << 22))
+      ->capture_default_str();
   app.add_option("--log-limit", log_limit,
                  "Bytes to keep of a running rank's stdout, and of its stderr: of more the oldest "
                  "go (0: keep all)")
       ->capture_default_str();
+  app.add_option("--running-logs", running_logs,
+                 "Bytes that the output of all running ranks may take on this host: each stream "
+                 "has its share by slots, at most --log-limit (0: no limit)")
+      ->capture_default_str();
   app.add_option("--keep-logs", keep_logs,
-                 "Bytes of logs to keep of generations that have ended, in blocks of the disk; the "
-                 "newest stays always")
+                 "Bytes of logs to keep of generations that have ended, in blocks of the disk: of "
+                 "more, the user with the most gives; the newest generation stays always")
       ->capture_default_str();
   app.add_option("--keep-logs-count", options.keep_logs.keep_generations,
                  "Ended generations of which logs are kept")
@@ -188,6 +237,9 @@ std::optional<DaemonOptions> ParseFlags(int argc, char** argv, int* exit_code) {
   if (const auto status = log::ParseLevel(log_level, &level); !status.ok())
     return wrong(Annotate(status, "--log-level"));
   log::Configure("worker", log_format == "json" ? log::Format::kJson : log::Format::kText, level);
+  auto kept = ParseLimits(limits);
+  if (!kept.ok()) return wrong(Annotate(kept.status(), "--limits"));
+  options.limits = *std::move(kept);
   const auto health = rpc::ParseHealthFlags(health_flags);
   if (!health.ok()) return wrong(health.status());
   options.health = *health;
@@ -212,7 +264,12 @@ std::optional<DaemonOptions> ParseFlags(int argc, char** argv, int* exit_code) {
         TakeTimeAbove0("--orphan-timeout", orphan_timeout, &options.orphan_timeout),
         TakeDuration("--stop-timeout", stop_timeout, &options.stop_timeout),
         TakeTimeAbove0("--file-timeout", file_timeout, &options.file_timeout),
+        TakeTimeAbove0("--health-check-timeout", health_check_timeout,
+                       &options.health_check_timeout),
+        TakeDuration("--health-interval", health_interval, &options.host_checks.interval),
+        TakeBytes("--least-free", least_free, &options.least_free_bytes),
         TakeBytes("--log-limit", log_limit, &options.log_limit_bytes),
+        TakeBytes("--running-logs", running_logs, &options.running_logs_bytes),
         TakeBytes("--keep-logs", keep_logs, &options.keep_logs.keep_bytes),
         keep_logs_for.empty()
             ? absl::OkStatus()
@@ -220,6 +277,13 @@ std::optional<DaemonOptions> ParseFlags(int argc, char** argv, int* exit_code) {
     if (!status.ok()) return wrong(status);
   }
   if (!memory.empty()) options.memory_bytes = memory_bytes;
+  if (!options.health_check.empty()) {
+    const char* const path = std::getenv("PATH");
+    auto found = os::FindCommand(options.health_check, std::filesystem::current_path().string(),
+                                 path == nullptr ? "" : path);
+    if (!found.ok()) return wrong(Annotate(found.status(), "--health-check"));
+    options.health_check = *std::move(found);
+  }
   for (const auto& [text, choice] : {std::pair(&tee, &options.log_layout.tee),
                                      std::pair(&redirects, &options.log_layout.redirects)}) {
     auto parsed = StreamChoice::Parse(*text);

@@ -1,5 +1,5 @@
 // meshrun-worker: the daemon of one host; `meshrun-worker supervise` is the supervisor of one
-// generation.
+// generation, and `meshrun-worker release-cgroup` is for systemd before 254.
 #include <fmt/format.h>
 
 #include <cstdio>
@@ -9,6 +9,7 @@
 #include "core/os/process.h"
 #include "core/rpc/channel.h"
 #include "core/utf8.h"
+#include "worker/cgroups/cgroups.h"
 #include "worker/daemon.h"
 #include "worker/flags.h"
 #include "worker/supervisor/supervisor.h"
@@ -39,6 +40,10 @@ int main(int argc, char** argv) {
   // Before anything else, so that a supervisor's start does not pay for what only the daemon needs.
   if (argc > 1 && std::string_view(argv[1]) == "supervise") {
     return meshrun::worker::SuperviseMain(argc, argv);
+  }
+  if (argc > 1 && std::string_view(argv[1]) == "release-cgroup") {
+    const absl::Status released = meshrun::worker::ReleaseControllers();
+    return released.ok() ? meshrun::kExitOk : Say(released);
   }
   // Before gRPC starts its threads, so that the daemon's loop alone receives them.
   meshrun::os::BlockTerminationSignals();

@@ -325,7 +325,35 @@ TEST_F(DaemonTest, StreamsALogFromAnOffsetAndFollowsItToItsEnd) {
   log.set_job_id("no-such-job");
   coordinator_->Send(open, kJob, 1);
   EXPECT_THAT(coordinator_->AwaitUpload("unknown", [](const auto& u) { return u.ended; }).error,
-              HasSubstr("No such file"));
+              HasSubstr("there are no logs of generation 1"));
+}
+
+TEST_F(DaemonTest, LogsThatWereRemovedAreToldAndNamed) {
+  StartDaemon({"--keep-logs", "100K"});
+  AwaitHello();
+  for (const uint64_t generation : {1, 2}) {
+    v1::Prepare prepare = PrepareFor("head -c 80000 /dev/zero | tr '\\0' x");
+    prepare.set_submitter("bob");
+    ASSERT_TRUE(Prepare(prepare, generation).ok());
+    Start(generation);
+    ASSERT_TRUE(coordinator_->AwaitKind(Request::kGenerationEnded));
+  }
+  const auto said = coordinator_->AwaitKind(Request::kLogsRemoved);
+  ASSERT_TRUE(said);
+  const v1::LogsRemoved& removed = said->logs_removed();
+  EXPECT_EQ(removed.submitter(), "bob");
+  EXPECT_EQ(removed.job_id(), kJob);
+  EXPECT_EQ(removed.generations(), 1u);
+  EXPECT_GE(removed.bytes(), 80'000u);
+  EXPECT_EQ(removed.keep_bytes(), 100u << 10);
+  v1::OpenSessionResponse open;
+  open.mutable_open_log()->set_stream_id("gone");
+  open.mutable_open_log()->set_job_id(kJob);
+  open.mutable_open_log()->set_generation(1);
+  open.mutable_open_log()->set_stream(v1::LOG_STREAM_STDOUT);
+  coordinator_->Send(open, kJob, 1);
+  EXPECT_THAT(coordinator_->AwaitUpload("gone", [](const auto& u) { return u.ended; }).error,
+              HasSubstr("the logs of generation 1 were removed at 20"));
 }
 
 TEST_F(DaemonTest, FilesThatARankHasReplacedAreNeitherFollowedNorWaitedFor) {

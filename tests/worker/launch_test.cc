@@ -6,6 +6,7 @@
 #include "core/env_entries.h"
 #include "core/os/files.h"
 #include "tests/worker/support/processes.h"
+#include "worker/launch/job_limits.h"
 #include "worker/launch/launch_plan.h"
 #include "worker/launch/rank_environment.h"
 #include "worker/launch/shipped_jobs.h"
@@ -15,6 +16,7 @@ namespace {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 
 // Ranks 2 and 3 of 4, on the second of two hosts.
 v1::GenerationRecord TwoOfFour() {
@@ -127,6 +129,19 @@ TEST(RankEnvironmentTest, ARanksOwnGpusStandInTheListByTheSameNumbers) {
   EXPECT_EQ(out.at("CUDA_DEVICE_ORDER"), "PCI_BUS_ID");
 }
 
+// Where a job cannot open the others, CUDA numbers its own from 0.
+TEST(RankEnvironmentTest, GpusHaveTheirNamesWhereAJobSeesItsOwnAlone) {
+  v1::GenerationRecord record = TwoOfFour();
+  record.mutable_prepare()->mutable_ranks(0)->add_gpus(5);
+  record.mutable_prepare()->mutable_ranks(1)->add_gpus(2);
+  HostFacts host = kHost;
+  host.has_gpus = true;
+  host.gpu_uuids = {{2, "GPU-b"}, {5, "GPU-e"}};
+  const Environment env = EnvironmentOf(record, 1, {}, host);
+  EXPECT_EQ(env.at("CUDA_VISIBLE_DEVICES"), "GPU-e,GPU-b");
+  EXPECT_EQ(env.at("MESHRUN_GPUS"), "GPU-b");
+}
+
 TEST(RankEnvironmentTest, AJobWithoutGpusSeesNoneOfTheHosts) {
   HostFacts host = kHost;
   host.has_gpus = true;
@@ -237,10 +252,10 @@ TEST_F(FindProgramTest, AMissingOrUnexecutableProgramIsTheJobsFault) {
   EXPECT_THAT(found_.error(), HasSubstr("not executable"));
 }
 
-TEST_F(FindProgramTest, AMissingWorkingDirectoryIsTheHosts) {
+TEST_F(FindProgramTest, AMissingWorkingDirectoryIsTheJobsUnlessAnotherHostHasIt) {
   working_dir_ = directory_ / "elsewhere";
   EXPECT_FALSE(Resolve("/bin/true"));
-  EXPECT_FALSE(found_.bad_command());
+  EXPECT_TRUE(found_.bad_command());
   EXPECT_THAT(found_.error(), HasSubstr("working directory"));
 }
 
@@ -276,6 +291,56 @@ TEST_F(FindProgramTest, ARankWithGpusGetsTheShippedJobsProgramForThem) {
     EXPECT_TRUE(Resolve(""));
     EXPECT_EQ(found_.program(), directory_ / ("jobs/" + name + "_cuda"));
   }
+}
+
+TEST(JobLimitsTest, AreWhatEachRankHereAskedFor) {
+  v1::GenerationRecord record = TwoOfFour();
+  v1::JobSpec& spec = *record.mutable_prepare()->mutable_spec();
+  spec.set_memory_bytes(500 << 20);
+  spec.set_cpus_per_proc(3);
+  const v1::ResourceLimits limits =
+      LimitsFor(record.prepare(), {.memory_bytes = uint64_t{64} << 30, .pids_per_rank = 100}, 0);
+  EXPECT_EQ(limits.memory_bytes(), uint64_t{1000} << 20);
+  EXPECT_EQ(limits.cores(), 6u);
+  EXPECT_EQ(limits.pids(), 200u);
+  EXPECT_EQ(LimitsFor(record.prepare(), {}, 3).memory_bytes(), uint64_t{2500} << 20)
+      << "three of the generation before are still there";
+  EXPECT_EQ(LimitsFor(record.prepare(), {.pids_per_rank = 1 << 22}, 0).pids(), 1u << 22)
+      << "the kernel takes no more";
+  EXPECT_THAT(limits.denied(), IsEmpty());
+}
+
+TEST(JobLimitsTest, WhoAsksForNoMemoryHasWhatTheHostOffers) {
+  const v1::ResourceLimits limits =
+      LimitsFor(TwoOfFour().prepare(), {.memory_bytes = uint64_t{64} << 30}, 0);
+  EXPECT_EQ(limits.memory_bytes(), uint64_t{64} << 30);
+  EXPECT_EQ(limits.cores(), 2u);
+}
+
+TEST(JobLimitsTest, GpusOfOthersAreDenied) {
+  v1::GenerationRecord record = TwoOfFour();
+  record.mutable_prepare()->mutable_ranks(0)->add_gpus(0);
+  record.mutable_prepare()->mutable_ranks(1)->add_gpus(2);
+  // The second GPU is /dev/nvidia3, and one is not offered.
+  HostLimits host = {.minor_by_gpu = {{0, 0}, {1, 3}, {2, 1}}, .minors = {0, 1, 2, 3}};
+  const auto minors = [](const auto& devices) {
+    std::vector<uint32_t> out;
+    for (const auto& device : devices) out.push_back(device.minor());
+    return out;
+  };
+  const v1::ResourceLimits limits = LimitsFor(record.prepare(), host, 0);
+  EXPECT_THAT(minors(limits.allowed()), ElementsAre(0, 1));
+  EXPECT_THAT(minors(limits.denied()), ElementsAre(2, 3));
+  EXPECT_EQ(limits.denied(0).major(), 195u);
+  // The generation that follows has other ones: until it has begun, both.
+  record.mutable_prepare()->mutable_ranks(1)->set_gpus(0, 1);
+  const v1::ResourceLimits both = Both(limits, LimitsFor(record.prepare(), host, 0));
+  EXPECT_THAT(minors(both.allowed()), ElementsAre(0, 1, 3));
+  EXPECT_THAT(minors(both.denied()), ElementsAre(2));
+  // Without GPUs of its own it opens none; with one whose device nobody knows, nobody knows.
+  EXPECT_THAT(minors(LimitsFor(TwoOfFour().prepare(), host, 0).denied()), ElementsAre(0, 1, 2, 3));
+  host.minor_by_gpu.erase(0);
+  EXPECT_THAT(LimitsFor(record.prepare(), host, 0).denied(), IsEmpty());
 }
 
 }  // namespace

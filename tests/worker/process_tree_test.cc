@@ -20,6 +20,8 @@
 #include <utility>
 #include <vector>
 
+#include "core/os/children.h"
+#include "core/os/process.h"
 #include "tests/worker/support/processes.h"
 
 namespace meshrun::worker {
@@ -406,6 +408,63 @@ TEST(RealProcessTreeTest, AnOrphanOfTwoGenerationsIsFoundAndKilled) {
   EXPECT_EQ(testing::AwaitExit(orphan), SIGKILL);
   while (::waitpid(-1, nullptr, 0) > 0) continue;
   EXPECT_THAT(Descendants(::getpid()), IsEmpty());
+}
+
+// What a supervisor that was killed leaves to its daemon.
+TEST(RealProcessTreeTest, WhatASubreaperWasLeftIsKilledAndWhatItStartedIsNot) {
+  ASSERT_EQ(::prctl(PR_SET_CHILD_SUBREAPER, 1), 0);
+  const auto own = os::Spawn({.argv = {"/bin/sleep", "1000"}});
+  ASSERT_TRUE(own.ok()) << own.status();
+  const testing::TemporaryDirectory directory;
+  const auto between = os::Spawn(
+      {.argv = {"/bin/sh", "-c",
+                "setsid env -i /bin/sh -c 'echo $$ >" + directory / "pid" + "; sleep 1000; :' &"},
+       .owns_session = false});
+  ASSERT_TRUE(between.ok()) << between.status();
+  const pid_t left = testing::AwaitPid(directory / "pid");
+  EXPECT_EQ(testing::AwaitExit(*between), 0);
+  EXPECT_TRUE(testing::Eventually([&] {
+    const auto process = ProcessTable::Real().Read(left);
+    return process.has_value() && process->parent == ::getpid();
+  }));
+  const std::vector<os::AdoptedChild> adopted = os::AdoptedChildren();
+  ASSERT_EQ(adopted.size(), 1u);
+  EXPECT_EQ(adopted[0].pid, left);
+  // It is older than a supervisor that starts now: none of that one's.
+  EXPECT_EQ(KillAdopted(adopted[0].start_ticks + 1), 0);
+  EXPECT_TRUE(ProcessTable::Real().Read(left).has_value());
+  const uint64_t since = adopted[0].start_ticks;
+  EXPECT_TRUE(testing::Eventually([since] { return KillAdopted(since) == 0; }));
+  EXPECT_TRUE(testing::AwaitGone(left));
+  EXPECT_TRUE(os::AdoptedChildren().empty()) << "it is waited for";
+  EXPECT_TRUE(ProcessTable::Real().Read(*own).has_value());
+  EXPECT_THAT(Descendants(::getpid()), ElementsAre(*own));
+  ::kill(*own, SIGKILL);
+  EXPECT_EQ(testing::AwaitExit(*own), SIGKILL);
+}
+
+// A health check may leave a helper behind: that is its own affair, until it ends.
+TEST(RealProcessTreeTest, WhatAProgramLeavesInItsOwnSessionIsNobodysOrphan) {
+  ASSERT_EQ(::prctl(PR_SET_CHILD_SUBREAPER, 1), 0);
+  const testing::TemporaryDirectory directory;
+  const auto program =
+      os::Spawn({.argv = {"/bin/sh", "-c", "sleep 1000 & echo $! >" + directory / "pid"}});
+  ASSERT_TRUE(program.ok()) << program.status();
+  const pid_t helper = testing::AwaitPid(directory / "pid");
+  EXPECT_EQ(testing::AwaitExit(*program), 0);
+  EXPECT_TRUE(testing::Eventually([&] {
+    const auto process = ProcessTable::Real().Read(helper);
+    return process.has_value() && process->parent == ::getpid();
+  }));
+  EXPECT_TRUE(os::AdoptedChildren().empty());
+  EXPECT_EQ(KillAdopted(0), 0);
+  EXPECT_TRUE(ProcessTable::Real().Read(helper).has_value());
+  // Once it has ended, somebody waits for it.
+  ::kill(helper, SIGKILL);
+  EXPECT_TRUE(testing::Eventually([helper] {
+    os::CollectAdopted();
+    return ::kill(helper, 0) != 0;
+  }));
 }
 
 }  // namespace

@@ -1,5 +1,6 @@
 // The worker's pure parts: reports, what a rank leaves behind, tails of files, GPUs; ports and
 // state.
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <netinet/in.h>
@@ -11,6 +12,8 @@
 #include <cmath>
 #include <csignal>
 #include <filesystem>
+#include <optional>
+#include <utility>
 
 #include "core/exit_codes.h"
 #include "core/os/files.h"
@@ -265,7 +268,13 @@ TEST(SuperviseMainTest, ANumberThatCannotBeReadIsAUsageError) {
 class PortRangeTest : public ::testing::Test {
  protected:
   PortRange::Options Options(uint16_t first, uint16_t last) {
-    return {.interval = {first, last}, .lock_dir = directory_.path()};
+    return {.interval = {first, last},
+            .locks = {.run_dir = directory_.path() + "/none/run", .tmp_dir = directory_.path()}};
+  }
+  // The directory for locks of this user with the number; 1 has none in its name.
+  std::string LockDir(int number) {
+    const std::string name = fmt::format("{}/meshrun-ports-{}", directory_.path(), ::geteuid());
+    return number == 1 ? name : fmt::format("{}-{}", name, number);
   }
   testing::TemporaryDirectory directory_;
   FakeClock clock_;
@@ -278,6 +287,68 @@ TEST_F(PortRangeTest, TwoRangesNeverMeet) {
   EXPECT_NE((*a - 24000) / 64, (*b - 24000) / 64);
   PortRange third(Options(24000, 24127), clock_);
   EXPECT_EQ(third.Take().status().code(), absl::StatusCode::kResourceExhausted);
+}
+
+// What another user has made there, or has linked, is as good as taken: none of it can be used.
+void Squat(const std::string& directory) { ASSERT_EQ(::symlink("/tmp", directory.c_str()), 0); }
+
+TEST_F(PortRangeTest, ADirectoryThatAnotherUserHasMadeIsSkipped) {
+  Squat(LockDir(1));
+  ASSERT_EQ(::mkdir(LockDir(2).c_str(), 0777), 0);
+  ASSERT_EQ(::chmod(LockDir(2).c_str(), 0777), 0);
+  ::testing::internal::CaptureStderr();
+  PortRange one(Options(23000, 23127), clock_);
+  ASSERT_TRUE(one.Take().ok());
+  EXPECT_THAT(::testing::internal::GetCapturedStderr(),
+              ::testing::AllOf(HasSubstr(LockDir(1)), HasSubstr("chmod 700 " + LockDir(2))));
+  EXPECT_TRUE(std::filesystem::exists(LockDir(3)));
+  // Its maker takes the first name away: later daemons still meet the one that runs.
+  ASSERT_EQ(::unlink(LockDir(1).c_str()), 0);
+  PortRange other(Options(23000, 23127), clock_), third(Options(23000, 23127), clock_);
+  ASSERT_TRUE(other.Take().ok());
+  EXPECT_FALSE(std::filesystem::exists(LockDir(1)));
+  EXPECT_EQ(third.Take().status().code(), absl::StatusCode::kResourceExhausted);
+}
+
+TEST_F(PortRangeTest, WhereAllNamesAreTakenTheErrorListsThem) {
+  for (int i = 1; i <= 9; ++i) Squat(LockDir(i));
+  PortRange ports(Options(23200, 23263), clock_);
+  const absl::Status status = ports.Take().status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kPermissionDenied);
+  EXPECT_THAT(std::string(status.message()), HasSubstr(LockDir(9)));
+}
+
+TEST_F(PortRangeTest, DaemonsThatFoundDifferentDirectoriesMeet) {
+  // One has the directory for run-time files; for the others it is away, or read-only.
+  PortRange::Options with_run = Options(23300, 23363);
+  with_run.locks.run_dir = directory_.path() + "/run";
+  std::optional<PortRange> one(std::in_place, with_run, clock_);
+  ASSERT_TRUE(one->Take().ok());
+  EXPECT_TRUE(std::filesystem::exists(directory_.path() + "/run/ports"));
+  PortRange other(Options(23300, 23363), clock_);
+  EXPECT_EQ(other.Take().status().code(), absl::StatusCode::kResourceExhausted);
+  // Somebody cleans the directory for temporary files.
+  std::filesystem::remove_all(LockDir(1));
+  PortRange third(with_run, clock_);
+  EXPECT_EQ(third.Take().status().code(), absl::StatusCode::kResourceExhausted);
+  one.reset();
+  EXPECT_TRUE(other.Take().ok());
+  EXPECT_EQ(third.Take().status().code(), absl::StatusCode::kResourceExhausted);
+}
+
+TEST_F(PortRangeTest, ABlockOfAnotherUserIsTakenLast) {
+  PortRange one(Options(23400, 23527), clock_);
+  const auto a = one.Take();
+  // Other users have directories of their own.
+  PortRange::Options others = Options(23400, 23527);
+  others.locks.tmp_dir = directory_.path() + "/other";
+  PortRange other(others, clock_), third(others, clock_);
+  const auto b = other.Take();
+  ASSERT_TRUE(a.ok() && b.ok());
+  EXPECT_NE((*a - 23400) / 64, (*b - 23400) / 64);
+  const auto c = third.Take();
+  ASSERT_TRUE(c.ok()) << c.status();
+  EXPECT_EQ((*a - 23400) / 64, (*c - 23400) / 64);
 }
 
 TEST_F(PortRangeTest, AGivenBackPortRests) {
@@ -419,24 +490,36 @@ TEST_F(LogRetentionTest, RemovesTheOldestBeyondTheBytes) {
   LogsInUse in_use;
   in_use.Hold(Write("d/1", 1 << 20, hours(9)));
   const LogRetention retention = {.root = directory_.path(), .keep_bytes = 9000, .newest = newest};
-  EXPECT_EQ(PruneLogs(retention, in_use), 2);
+  PruneLogs(retention, in_use);
   EXPECT_TRUE(Exists("a/2") && Exists("c/1") && Exists("d/1"));
   EXPECT_FALSE(Exists("a/1") || Exists("b/1"));
-  // Nothing stays of a job without logs.
-  EXPECT_EQ(PruneLogs(retention, in_use), 0);
-  EXPECT_TRUE(Exists("a"));
-  EXPECT_FALSE(Exists("b"));
+  EXPECT_THAT(PruneLogs(retention, in_use), IsEmpty());
+  // What was removed is remembered, for a while.
+  EXPECT_THAT(WhyNoLogs(directory_ / "b/1"),
+              ::testing::MatchesRegex("the logs of generation 1 were removed at 20.* UTC: the logs "
+                                      "of ended jobs took more than 8.8 KiB .*"));
+  const auto long_ago = std::filesystem::file_time_type::clock::now() - kRememberRemoved - hours(1);
+  for (const char* name : {"a/1.removed", "b/1.removed"}) {
+    std::filesystem::last_write_time(directory_ / name, long_ago);
+  }
+  PruneLogs(retention, in_use);
+  EXPECT_TRUE(Exists("a/2"));
+  EXPECT_FALSE(Exists("a/1.removed") || Exists("b"));
+  EXPECT_THAT(WhyNoLogs(directory_ / "b/1"), HasSubstr("there are no logs of generation 1"));
 }
 
 TEST_F(LogRetentionTest, RemovesWhatIsTooOldOrTooMany) {
   using std::chrono::hours;
   for (int i = 1; i <= 4; ++i) Write("a/" + std::to_string(i), 10, hours(10 - i));
-  EXPECT_EQ(PruneLogs({.root = directory_.path(), .keep_for = hours(8) + std::chrono::minutes(30)},
-                      LogsInUse()),
-            1);
+  PruneLogs({.root = directory_.path(), .keep_for = hours(8) + std::chrono::minutes(30)},
+            LogsInUse());
   EXPECT_FALSE(Exists("a/1"));
-  EXPECT_EQ(PruneLogs({.root = directory_.path(), .keep_generations = 1}, LogsInUse()), 2);
+  EXPECT_TRUE(Exists("a/2"));
+  EXPECT_THAT(WhyNoLogs(directory_ / "a/1"), HasSubstr("kept for 8h30m (--keep-logs-for)"));
+  PruneLogs({.root = directory_.path(), .keep_generations = 1}, LogsInUse());
   EXPECT_TRUE(Exists("a/4"));
+  EXPECT_FALSE(Exists("a/2") || Exists("a/3"));
+  EXPECT_THAT(WhyNoLogs(directory_ / "a/3"), HasSubstr("1 generations are kept"));
 }
 
 TEST_F(LogRetentionTest, AFileWithHolesCountsForItsBlocks) {
@@ -444,16 +527,74 @@ TEST_F(LogRetentionTest, AFileWithHolesCountsForItsBlocks) {
   Write("a/1", 10, hours(2));
   std::filesystem::resize_file(directory_ / "a/1/0.stdout.log", uint64_t{1} << 40);
   Write("a/2", 10, hours(1));
-  EXPECT_EQ(PruneLogs({.root = directory_.path(), .keep_bytes = 1 << 20}, LogsInUse()), 0);
+  PruneLogs({.root = directory_.path(), .keep_bytes = 1 << 20}, LogsInUse());
+  EXPECT_TRUE(Exists("a/1") && Exists("a/2"));
 }
 
 TEST_F(LogRetentionTest, TheNewestStaysHoweverLarge) {
   using std::chrono::hours;
   const std::string newest = Write("a/1", 1 << 20, hours(2));
   Write("a/2", 10, hours(1));
-  EXPECT_EQ(
-      PruneLogs({.root = directory_.path(), .keep_bytes = 100, .newest = newest}, LogsInUse()), 1);
+  PruneLogs({.root = directory_.path(), .keep_bytes = 100, .newest = newest}, LogsInUse());
   EXPECT_TRUE(Exists("a/1"));
+  EXPECT_FALSE(Exists("a/2"));
+}
+
+TEST_F(LogRetentionTest, TheUserWithTheMostBytesGives) {
+  using std::chrono::hours;
+  const auto of = [this](const std::string& user, const std::string& name, size_t bytes,
+                         std::chrono::hours ago) {
+    const std::string path = Write(name, bytes, ago);
+    ASSERT_TRUE(WriteLogsOwner(path, user).ok());
+  };
+  // The oldest of all are ada's.
+  of("ada", "x/1", 100 << 10, hours(90));
+  of("ada", "y/1", 100 << 10, hours(80));
+  of("bob", "small/1", 4 << 10, hours(70));
+  for (int i = 1; i <= 5; ++i) of("bob", "large/" + std::to_string(i), 200 << 10, hours(10 - i));
+  const auto removed = PruneLogs({.root = directory_.path(), .keep_bytes = 500 << 10}, LogsInUse());
+  EXPECT_TRUE(Exists("x/1") && Exists("y/1")) << "ada has less";
+  EXPECT_TRUE(Exists("small/1")) << "bob's other job gives first";
+  EXPECT_FALSE(Exists("large/1") || Exists("large/2") || Exists("large/3") || Exists("large/4"));
+  EXPECT_TRUE(Exists("large/5"));
+  ASSERT_EQ(removed.size(), 1u);
+  EXPECT_EQ(removed[0].user, "bob");
+  EXPECT_EQ(removed[0].job_id, "large");
+  EXPECT_EQ(removed[0].generations, 4u);
+  EXPECT_EQ(removed[0].bytes, 800u << 10);
+  EXPECT_THAT(WhyNoLogs(directory_ / "large/1"), HasSubstr("and those of bob the most"));
+}
+
+TEST_F(LogRetentionTest, AUserWithLessGivesNothingForTheNewestOfAnother) {
+  using std::chrono::hours;
+  ASSERT_TRUE(WriteLogsOwner(Write("x/1", 100 << 10, hours(90)), "ada").ok());
+  const std::string newest = Write("y/1", 900 << 10, hours(1));
+  ASSERT_TRUE(WriteLogsOwner(newest, "bob").ok());
+  const LogRetention retention = {
+      .root = directory_.path(), .keep_bytes = 500 << 10, .newest = newest};
+  EXPECT_THAT(PruneLogs(retention, LogsInUse()), IsEmpty());
+  EXPECT_TRUE(Exists("x/1") && Exists("y/1"));
+}
+
+TEST_F(LogRetentionTest, OfTooManyTheUserWithTheMostGives) {
+  using std::chrono::hours;
+  ASSERT_TRUE(WriteLogsOwner(Write("x/1", 10, hours(90)), "ada").ok());
+  for (int i = 1; i <= 4; ++i) {
+    ASSERT_TRUE(WriteLogsOwner(Write("y/" + std::to_string(i), 10, hours(10 - i)), "bob").ok());
+  }
+  PruneLogs({.root = directory_.path(), .keep_generations = 2}, LogsInUse());
+  EXPECT_TRUE(Exists("x/1") && Exists("y/4"));
+  EXPECT_FALSE(Exists("y/1") || Exists("y/2") || Exists("y/3"));
+}
+
+TEST(LimitOfStreamTest, AllRanksThatFitStayWithinTheHostsLimit) {
+  constexpr uint64_t kMiB = 1 << 20;
+  EXPECT_EQ(LimitOfStream(kMiB, 0, 8), kMiB);
+  EXPECT_EQ(LimitOfStream(0, 0, 8), 0u);
+  EXPECT_EQ(LimitOfStream(kMiB, 1600 * kMiB, 8), kMiB);
+  EXPECT_EQ(LimitOfStream(1000 * kMiB, 1600 * kMiB, 8), 100 * kMiB);
+  EXPECT_EQ(LimitOfStream(0, 1600 * kMiB, 8), 100 * kMiB);
+  EXPECT_EQ(LimitOfStream(kMiB, kMiB, 1 << 20), 64u << 10);
 }
 
 TEST(StateDirTest, KeepsItsIdentityAndCountsItsStarts) {

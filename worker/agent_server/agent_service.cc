@@ -5,7 +5,9 @@
 #include <utility>
 
 #include "core/log.h"
+#include "core/rpc/bounds.h"
 #include "core/rpc/status_conversion.h"
+#include "core/status.h"
 
 namespace meshrun::worker {
 namespace {
@@ -13,6 +15,13 @@ namespace {
 // The most events that wait for a rank. A rank so far behind is ill: its watch ends, and the next
 // one begins with the state as it is then.
 constexpr size_t kMaxQueued = 1024;
+
+// INVALID_ARGUMENT: the request is beyond its bounds; else as Generations::Authenticate.
+template <typename Request>
+absl::StatusOr<Generation*> Admit(Generations& generations, const Request& request, int rank) {
+  MESHRUN_RETURN_IF_ERROR(rpc::CheckBounds(request));
+  return generations.Authenticate(request.fence(), request.token(), rank);
+}
 
 // One WatchGeneration call. Runs on the loop, except gRPC's reactions.
 class Watch : public grpc::ServerWriteReactor<v1::WatchGenerationResponse>,
@@ -75,9 +84,7 @@ class Watch : public grpc::ServerWriteReactor<v1::WatchGenerationResponse>,
   }
 
  private:
-  absl::StatusOr<Generation*> Find() {
-    return generations_.Authenticate(request_.fence(), request_.token(), request_.rank());
-  }
+  absl::StatusOr<Generation*> Find() { return Admit(generations_, request_, request_.rank()); }
   void Begin() {
     if (const auto generation = Find(); generation.ok()) {
       (*generation)->AddWatcher(this, request_.rank());
@@ -141,8 +148,7 @@ class FlightRecordUpload : public grpc::ServerUnaryReactor {
 
  private:
   void Forward() {
-    const auto found =
-        generations_.Authenticate(request_.fence(), request_.token(), request_.record().rank());
+    const auto found = Admit(generations_, request_, request_.record().rank());
     if (!found.ok()) {
       Finish(rpc::ToGrpc(found.status(), v1::ERROR_ORIGIN_WORKER));
       return;
@@ -174,8 +180,7 @@ grpc::ServerUnaryReactor* AgentService::RegisterRank(grpc::CallbackServerContext
                                                      v1::RegisterRankResponse* response) {
   grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
   loop_.Post([this, reactor, request, response] {
-    const auto found =
-        generations_.Authenticate(request->fence(), request->token(), request->rank());
+    const auto found = Admit(generations_, *request, request->rank());
     if (!found.ok()) {
       reactor->Finish(rpc::ToGrpc(found.status(), v1::ERROR_ORIGIN_WORKER));
       return;
@@ -195,8 +200,7 @@ grpc::ServerUnaryReactor* AgentService::ReportProgress(grpc::CallbackServerConte
                                                        v1::ReportProgressResponse*) {
   grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
   loop_.Post([this, reactor, request] {
-    const auto found =
-        generations_.Authenticate(request->fence(), request->token(), request->rank());
+    const auto found = Admit(generations_, *request, request->rank());
     if (found.ok()) generations_.ReportProgress(**found, request->rank(), request->progress());
     reactor->Finish(rpc::ToGrpc(found.status(), v1::ERROR_ORIGIN_WORKER));
   });
@@ -208,8 +212,7 @@ grpc::ServerUnaryReactor* AgentService::ReportWait(grpc::CallbackServerContext* 
                                                    v1::ReportWaitResponse*) {
   grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
   loop_.Post([this, reactor, request] {
-    const auto found =
-        generations_.Authenticate(request->fence(), request->token(), request->report().rank());
+    const auto found = Admit(generations_, *request, request->report().rank());
     if (found.ok()) generations_.ReportWait(**found, request->report());
     reactor->Finish(rpc::ToGrpc(found.status(), v1::ERROR_ORIGIN_WORKER));
   });
@@ -221,8 +224,7 @@ grpc::ServerUnaryReactor* AgentService::WithdrawWait(grpc::CallbackServerContext
                                                      v1::WithdrawWaitResponse*) {
   grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
   loop_.Post([this, reactor, request] {
-    const auto found =
-        generations_.Authenticate(request->fence(), request->token(), request->rank());
+    const auto found = Admit(generations_, *request, request->rank());
     if (found.ok()) generations_.WithdrawWait(**found, request->rank());
     reactor->Finish(rpc::ToGrpc(found.status(), v1::ERROR_ORIGIN_WORKER));
   });
@@ -234,8 +236,7 @@ grpc::ServerUnaryReactor* AgentService::ReportQuiesced(grpc::CallbackServerConte
                                                        v1::ReportQuiescedResponse*) {
   grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
   loop_.Post([this, reactor, request] {
-    const auto found =
-        generations_.Authenticate(request->fence(), request->token(), request->rank());
+    const auto found = Admit(generations_, *request, request->rank());
     if (!found.ok()) {
       reactor->Finish(rpc::ToGrpc(found.status(), v1::ERROR_ORIGIN_WORKER));
       return;

@@ -4,7 +4,9 @@
 #include <functional>
 #include <type_traits>
 
+#include "core/rpc/bounds.h"
 #include "core/rpc/status_conversion.h"
+#include "core/status.h"
 
 namespace meshrun::worker {
 namespace {
@@ -40,7 +42,7 @@ class ForwardedCall : public grpc::ServerUnaryReactor {
 
  private:
   void Forward() {
-    const auto generation = proxy_.Admit(request_.fence(), token_);
+    const auto generation = proxy_.Admit(request_, request_.fence(), token_);
     if (!generation.ok()) {
       Finish(rpc::ToGrpc(generation.status(), v1::ERROR_ORIGIN_WORKER));
       return;
@@ -100,7 +102,7 @@ class BarrierEntryCall : public grpc::ServerUnaryReactor {
 
  private:
   void Enter() {
-    const auto generation = proxy_.Admit(entry_.request.fence(), token_);
+    const auto generation = proxy_.Admit(entry_.request, entry_.request.fence(), token_);
     if (!generation.ok()) {
       Finish(rpc::ToGrpc(generation.status(), v1::ERROR_ORIGIN_WORKER));
       return;
@@ -123,7 +125,9 @@ class BarrierEntryCall : public grpc::ServerUnaryReactor {
 
 }  // namespace
 
-absl::StatusOr<Generation*> StoreProxy::Admit(const v1::Fence& fence, const std::string& token) {
+absl::StatusOr<Generation*> StoreProxy::Admit(const google::protobuf::Message& request,
+                                              const v1::Fence& fence, const std::string& token) {
+  MESHRUN_RETURN_IF_ERROR(rpc::CheckBounds(request));
   auto generation = generations_.Authenticate(fence, token);
   // The calling rank ran here: if its generation is no longer here, it is over.
   if (absl::IsNotFound(generation.status())) {

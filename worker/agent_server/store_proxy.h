@@ -63,7 +63,9 @@ class StoreProxy : public v1::StoreService::CallbackService {
   Generations& generations() { return generations_; }
   BarrierCalls& barriers() { return barriers_; }
   // The calling rank's generation. FAILED_PRECONDITION: the generation is over. UNAUTHENTICATED.
-  absl::StatusOr<Generation*> Admit(const v1::Fence& fence, const std::string& token);
+  // INVALID_ARGUMENT: the request, which has this fence, is beyond its bounds.
+  absl::StatusOr<Generation*> Admit(const google::protobuf::Message& request,
+                                    const v1::Fence& fence, const std::string& token);
   // As the coordinator is to see the caller.
   void Stamp(v1::Fence* fence) const;
 

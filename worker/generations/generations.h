@@ -36,6 +36,7 @@
 #include "worker/generations/port_range.h"
 #include "worker/generations/preparation.h"
 #include "worker/generations/state_dir.h"
+#include "worker/launch/job_limits.h"
 #include "worker/launch/rank_environment.h"
 #include "worker/logs/retention.h"
 
@@ -59,6 +60,8 @@ class Generations {
     Environment environment;
     std::string jobs_dir;
     SupervisorProgram supervisor;
+    const Cgroups& cgroups;
+    HostLimits limits;
     // For a file system to answer: for the files of a generation, and again for its program.
     std::chrono::nanoseconds file_timeout;
   };

@@ -38,6 +38,12 @@ void Generations::Adopt(std::function<void()> on_done) {
                    {{"job", job_id}, {"error", open}});
     }
   }
+  std::set<std::string> groups;
+  for (const auto& [key, entry] : entries_) {
+    for (const auto& hierarchy : entry.generation->processes()->record().cgroup().hierarchies())
+      groups.insert(hierarchy.directory());
+  }
+  host_.cgroups.RemoveOthers(host_.state_dir.node_id(), groups);
   std::set<std::string> in_use;
   for (const auto& [job, socket] : agent_sockets_) in_use.insert(host_.state_dir.JobDirectory(job));
   for (const std::string& directory : host_.state_dir.JobDirectories()) {

@@ -127,6 +127,9 @@ absl::Status Generations::Create(const v1::Fence& fence, const v1::Prepare& prep
     plan.agent_socket = AgentSocketPath(host_.state_dir, key.first);
   }
   plan.launch = PlanLaunch(record, plan.paths);
+  plan.cgroups = &host_.cgroups;
+  plan.node_id = host_.state_dir.node_id();
+  plan.limits = LimitsFor(prepare, host_.limits, /*beside=*/0);
 
   const auto preparation = std::make_shared<Preparation>(std::move(plan));
   const auto deadline = host_.loop.After(host_.file_timeout, [this, key, preparation] {
@@ -211,6 +214,13 @@ absl::Status Generations::Continue(const v1::Fence& fence, const v1::Prepare& pr
                                  RanksDirectory(key.first)};
   *record.mutable_launches() = std::move(*PlanLaunch(record, paths).mutable_ranks());
   if (!record.launches().empty()) HoldLogs(*processes, key.second);
+  // Until the last of those that are left out has gone.
+  const auto beside =
+      static_cast<uint64_t>(std::max<int64_t>(static_cast<int64_t>(processes->Running().size()) +
+                                                  record.launches_size() - prepare.ranks_size(),
+                                              0));
+  processes->SetLimits(
+      Both(processes->record().cgroup().limits(), LimitsFor(prepare, host_.limits, beside)));
   Entry& entry = entries_[key];
   entry.generation = std::make_unique<Generation>(record, processes);
   const auto saving = std::make_shared<EventLoop::TimerId>(0);

@@ -1,9 +1,7 @@
 #include "worker/generations/port_range.h"
 
-#include <fcntl.h>
 #include <fmt/format.h>
 #include <netinet/in.h>
-#include <sys/file.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -11,9 +9,9 @@
 #include <cerrno>
 #include <sstream>
 #include <string_view>
+#include <utility>
 
 #include "core/os/files.h"
-#include "core/os/private_directory.h"
 #include "core/parse_integer.h"
 #include "core/status.h"
 
@@ -78,19 +76,21 @@ void PortRange::GiveBack(uint16_t port) {
 void PortRange::ReadRests(const Block& block) {
   const SteadyNanos now = clock_.SteadyNow();
   const auto wall = std::chrono::floor<std::chrono::seconds>(clock_.WallNow());
-  char content[kLongestFile];
-  const ssize_t size = ::pread(block.lock.get(), content, sizeof(content), 0);
-  std::istringstream lines(std::string(content, std::max<ssize_t>(size, 0)));
-  unsigned port = 0;
-  int64_t free_at = 0;
-  while (lines >> port >> free_at) {
-    if (port < block.first || port > block.last) continue;
-    // In use when its holder ended: the holder's ranks may still be ending.
-    const auto rest = free_at == 0 ? kRest
-                                   : std::clamp(std::chrono::seconds(free_at) - wall,
-                                                std::chrono::seconds(0), kRest);
-    SteadyNanos& until = resting_until_[static_cast<uint16_t>(port)];
-    until = std::max<SteadyNanos>(until, now + rest);
+  for (const os::UniqueFd& file : block.claim.files) {
+    char content[kLongestFile];
+    const ssize_t size = ::pread(file.get(), content, sizeof(content), 0);
+    std::istringstream lines(std::string(content, std::max<ssize_t>(size, 0)));
+    unsigned port = 0;
+    int64_t free_at = 0;
+    while (lines >> port >> free_at) {
+      if (port < block.first || port > block.last) continue;
+      // In use when its holder ended: the holder's ranks may still be ending.
+      const auto rest = free_at == 0 ? kRest
+                                     : std::clamp(std::chrono::seconds(free_at) - wall,
+                                                  std::chrono::seconds(0), kRest);
+      SteadyNanos& until = resting_until_[static_cast<uint16_t>(port)];
+      until = std::max<SteadyNanos>(until, now + rest);
+    }
   }
 }
 
@@ -114,8 +114,10 @@ void PortRange::WriteRests(uint16_t changed) const {
   }
   // If this fails, the next holder knows less; the kernel still keeps it off a port that is
   // listened on.
-  (void)!::ftruncate(block->lock.get(), 0);
-  (void)!::pwrite(block->lock.get(), content.data(), content.size(), 0);
+  for (const os::UniqueFd& file : block->claim.files) {
+    (void)!::ftruncate(file.get(), 0);
+    (void)!::pwrite(file.get(), content.data(), content.size(), 0);
+  }
 }
 
 absl::StatusOr<uint16_t> PortRange::TakeFrom(const Block& block) {
@@ -138,26 +140,21 @@ absl::StatusOr<uint16_t> PortRange::TakeFrom(const Block& block) {
 }
 
 absl::Status PortRange::ClaimBlock() {
-  const std::string dir = options_.lock_dir.empty()
-                              ? fmt::format("/tmp/meshrun-ports-{}", ::geteuid())
-                              : options_.lock_dir;
-  MESHRUN_RETURN_IF_ERROR(os::MakePrivateDirectory(dir));
+  MESHRUN_RETURN_IF_ERROR(locks_.Open());
   const PortInterval& all = options_.interval;
   const int count = std::max(1, (all.last - all.first + 1) / kBlockSize);
   const PortInterval ephemeral = EphemeralPorts();
-  // First the blocks that no outgoing connection can be on; where there are none, the others.
-  for (const bool overlapping : {false, true}) {
+  // First the blocks that no outgoing connection can be on, and that no other user seems to have.
+  for (const auto& [without_guard, overlapping] :
+       {std::pair(false, false), {false, true}, {true, false}, {true, true}}) {
     for (int i = 0; i < count; ++i) {
       const int index = static_cast<int>((options_.seed + i) % count);
-      const int first = all.first + index * kBlockSize;
-      const int last = std::min<int>(first + kBlockSize - 1, all.last);
+      const auto first = static_cast<uint16_t>(all.first + index * kBlockSize);
+      const auto last = static_cast<uint16_t>(std::min<int>(first + kBlockSize - 1, all.last));
       if (overlapping != (first <= ephemeral.last && last >= ephemeral.first)) continue;
-      const std::string path = fmt::format("{}/{}-{}", dir, first, last);
-      os::UniqueFd lock(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
-      if (!lock) return os::ErrnoStatus(errno, path);
-      if (::flock(lock.get(), LOCK_EX | LOCK_NB) != 0) continue;
-      blocks_.push_back(
-          {static_cast<uint16_t>(first), static_cast<uint16_t>(last), std::move(lock)});
+      MESHRUN_ASSIGN_OR_RETURN(PortLocks::Claim claim, locks_.Try(first, last, without_guard));
+      if (!claim) continue;
+      blocks_.push_back({first, last, std::move(claim)});
       ReadRests(blocks_.back());
       return absl::OkStatus();
     }

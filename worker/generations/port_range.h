@@ -1,10 +1,9 @@
-// Ports for MASTER_PORT that no other daemon of this host gives away: blocks of 64, each claimed by
-// a lock on a file below /tmp/meshrun-ports-<uid>/, outside the range that the kernel gives to
-// connections.
+// Ports for MASTER_PORT that no other daemon of this host gives away: blocks of 64, each claimed
+// through port_locks.h, outside the range that the kernel gives to connections.
 //
-// The file lists, for the next holder of the block, the ports in use or at rest: one line each,
-// with the port and the time (wall clock, seconds) from which it is free, 0 while it is in use. A
-// wall clock that is stepped makes a rest shorter, or at most kRest long.
+// The files of a claim list, for the next holder of the block, the ports in use or at rest: one
+// line each, with the port and the time (wall clock, seconds) from which it is free, 0 while it is
+// in use. A wall clock that is stepped makes a rest shorter, or at most kRest long.
 #pragma once
 
 #include <chrono>
@@ -16,7 +15,7 @@
 
 #include "absl/status/statusor.h"
 #include "core/clock.h"
-#include "core/os/fd.h"
+#include "worker/generations/port_locks.h"
 
 namespace meshrun::worker {
 
@@ -32,15 +31,15 @@ class PortRange {
  public:
   struct Options {
     PortInterval interval;
-    // Where the locks are; empty: /tmp/meshrun-ports-<uid>.
-    std::string lock_dir;
+    PortLocks::Options locks;
     // Where the search for a free block starts: the same daemon finds the same block again.
     uint64_t seed = 0;
   };
   // How long a returned port rests: a rank of the old generation may still connect to it.
   static constexpr std::chrono::seconds kRest{60};
 
-  PortRange(Options options, const Clock& clock) : options_(std::move(options)), clock_(clock) {}
+  PortRange(Options options, const Clock& clock)
+      : options_(std::move(options)), clock_(clock), locks_(options_.locks) {}
 
   // A port that no process listens on now. RESOURCE_EXHAUSTED: the block is used up; the message
   // says what holds it.
@@ -54,7 +53,7 @@ class PortRange {
   struct Block {
     uint16_t first;
     uint16_t last;
-    os::UniqueFd lock;
+    PortLocks::Claim claim;
   };
   absl::StatusOr<uint16_t> TakeFrom(const Block& block);
   absl::Status ClaimBlock();
@@ -64,6 +63,7 @@ class PortRange {
 
   const Options options_;
   const Clock& clock_;
+  PortLocks locks_;
   std::vector<Block> blocks_;
   std::set<uint16_t> taken_;
   std::map<uint16_t, SteadyNanos> resting_until_;

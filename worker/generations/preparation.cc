@@ -1,5 +1,6 @@
 #include "worker/generations/preparation.h"
 
+#include <fmt/format.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 
@@ -11,6 +12,7 @@
 #include "core/os/user.h"
 #include "core/status.h"
 #include "worker/generations/agent_socket.h"
+#include "worker/logs/retention.h"
 #include "worker/supervisor/unix_socket.h"
 
 namespace meshrun::worker {
@@ -65,6 +67,7 @@ void Preparation::Run() {
   status = Write();
   if (status.ok()) return;
   connection.reset();
+  RemoveCgroup(cgroup);
   (void)os::RemoveTree(plan_.paths.directory);
 }
 
@@ -76,6 +79,12 @@ std::string Preparation::Doing() const {
 void Preparation::Begin(const std::string& what) {
   MutexLock lock(mu_);
   doing_ = what;
+}
+
+std::string Preparation::CgroupName() const {
+  const v1::Fence& fence = generation().fence();
+  return fmt::format("{}{}-{}{}", kCgroupPrefix, fence.job_id(), fence.generation(),
+                     CgroupSuffix(plan_.node_id));
 }
 
 absl::Status Preparation::Write() {
@@ -93,10 +102,16 @@ absl::Status Preparation::Write() {
     Begin(plan_.agent_socket);
     MESHRUN_ASSIGN_OR_RETURN(agent_listener, AgentSocket::Bind(plan_.agent_socket, user));
   }
+  v1::ProcessesRecord record = plan_.record;
+  if (plan_.cgroups != nullptr && plan_.cgroups->works()) {
+    MESHRUN_ASSIGN_OR_RETURN(cgroup, plan_.cgroups->Create(CgroupName(), plan_.limits));
+    *launch.mutable_cgroup() = cgroup;
+    *record.mutable_cgroup() = cgroup;
+  }
   Begin(directory);
   MESHRUN_RETURN_IF_ERROR(os::MakeDirectories(directory, 0700));
   MESHRUN_RETURN_IF_ERROR(WritePrivate(directory + "/launch", launch));
-  MESHRUN_RETURN_IF_ERROR(WriteRecord(directory, plan_.record));
+  MESHRUN_RETURN_IF_ERROR(WriteRecord(directory, record));
   // The socket is made here and handed over, so that a connection can be made before the supervisor
   // has started.
   const std::string socket = directory + "/sup.sock";
@@ -104,9 +119,12 @@ absl::Status Preparation::Write() {
   MESHRUN_ASSIGN_OR_RETURN(connection, ConnectUnix(socket));
   Begin(plan_.paths.logs);
   MESHRUN_RETURN_IF_ERROR(os::MakeDirectories(plan_.paths.logs, 0700));
+  MESHRUN_RETURN_IF_ERROR(WriteLogsOwner(plan_.paths.logs, generation().prepare().submitter()));
 
   Begin(plan_.program.path);
   os::SpawnOptions spawn;
+  // What it leaves behind, if it is killed, is its job's.
+  spawn.owns_session = false;
   spawn.argv = {ProgramPath(plan_.program.path), "supervise",   "--launch",
                 directory + "/launch",           "--listen-fd", std::to_string(listener.get())};
   spawn.keep_fds = {listener.get()};

@@ -10,6 +10,7 @@
 #include "core/mutex.h"
 #include "core/os/fd.h"
 #include "meshrun/v1/supervisor.pb.h"
+#include "worker/cgroups/cgroups.h"
 #include "worker/launch/launch_plan.h"
 
 namespace meshrun::worker {
@@ -36,6 +37,10 @@ class Preparation {
     v1::SupervisorLaunch launch;
     GenerationPaths paths;
     SupervisorProgram program;
+    // That the ranks run in, once it is made.
+    const Cgroups* cgroups = nullptr;
+    std::string node_id;
+    v1::ResourceLimits limits;
     // Where the job's ranks reach the daemon. Empty: that socket is open already.
     std::string agent_socket;
   };
@@ -56,10 +61,12 @@ class Preparation {
   // To the supervisor, which is pid.
   os::UniqueFd connection;
   pid_t pid = -1;
+  v1::ControlGroup cgroup;
   // Listens at agent_socket.
   os::UniqueFd agent_listener;
 
  private:
+  std::string CgroupName() const;
   absl::Status Write();
   void Begin(const std::string& what);
 

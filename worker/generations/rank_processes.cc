@@ -14,6 +14,7 @@
 #include "core/env_entries.h"
 #include "core/log.h"
 #include "core/os/files.h"
+#include "core/os/process_stat.h"
 #include "core/proto_time.h"
 #include "core/status.h"
 #include "worker/supervisor/process_tree.h"
@@ -22,15 +23,19 @@ namespace meshrun::worker {
 namespace {
 
 // Pauses between searches for processes that a dead supervisor has left: short at first, then
-// longer, about ten seconds in all.
+// longer. After ten seconds or so a warning.
 constexpr std::chrono::milliseconds kKillAgain(20);
 constexpr std::chrono::milliseconds kKillAgainAtMost(1000);
-constexpr int kKillPasses = 15;
+constexpr int kWarnAfterPasses = 15;
 constexpr int kFormerGenerations = 16;
 
 template <typename Message>
 ProcessName NameIn(const Message& message) {
   return {message.generation(), message.rank()};
+}
+
+void WarnOf(const absl::Status& limits) {
+  if (!limits.ok()) log::Warning("cannot set the limits of a job", {{"error", limits}});
 }
 
 }  // namespace
@@ -40,6 +45,7 @@ std::shared_ptr<RankProcesses> RankProcesses::Create(EventLoop& loop, FileTasks&
   std::shared_ptr<RankProcesses> processes(new RankProcesses(loop, files, preparation.plan().record,
                                                              preparation.plan().paths.directory,
                                                              std::move(handler)));
+  *processes->record_.mutable_cgroup() = preparation.cgroup;
   processes->WatchChild(preparation.pid);
   processes->link_ = std::make_unique<SupervisorLink>(loop, std::move(preparation.connection),
                                                       processes->LinkHandler());
@@ -57,6 +63,7 @@ absl::StatusOr<std::shared_ptr<RankProcesses>> RankProcesses::Adopt(EventLoop& l
   }
   std::shared_ptr<RankProcesses> processes(
       new RankProcesses(loop, files, std::move(record), directory, std::move(handler)));
+  processes->inherited_ = true;
   if (!processes->Connect().ok()) {
     // Later: the table must know the processes before it is told of their end.
     loop.Post([p = processes.get(), alive = std::weak_ptr<bool>(processes->alive_)] {
@@ -95,6 +102,7 @@ void RankProcesses::OffLoop(std::function<void()> work, std::function<void()> do
 }
 
 void RankProcesses::WatchChild(pid_t pid) {
+  if (const auto stat = os::ReadProcessStat(pid)) supervisor_since_ = stat->start_ticks;
   const int fd = static_cast<int>(::syscall(SYS_pidfd_open, pid, 0));
   if (fd < 0) return;
   // The child is waited for, whether or not these processes are still known.
@@ -120,6 +128,16 @@ void RankProcesses::Stop(std::chrono::nanoseconds grace) {
   v1::SupervisorRequest request;
   *request.mutable_stop()->mutable_grace() = ToProtoDuration(grace);
   if (link_ && !ended_) link_->Send(request);
+}
+
+void RankProcesses::SetLimits(const v1::ResourceLimits& limits) {
+  v1::ControlGroup& cgroup = *record_.mutable_cgroup();
+  if (cgroup.hierarchies().empty() || ended_ ||
+      cgroup.limits().SerializeAsString() == limits.SerializeAsString()) {
+    return;
+  }
+  *cgroup.mutable_limits() = limits;
+  OffLoop([cgroup] { WarnOf(ApplyLimits(cgroup)); }, [] {});
 }
 
 void RankProcesses::Signal(const std::vector<ProcessName>& names, int signal) {
@@ -150,7 +168,12 @@ void RankProcesses::StopAlone(const std::vector<ProcessName>& names,
 void RankProcesses::KillNow() {
   if (ended_) return;
   Stop(std::chrono::nanoseconds(0));
-  OffLoop([token = "MESHRUN_TOKEN=" + record_.token()] { KillByEnvironment(token); }, [] {});
+  OffLoop(
+      [token = "MESHRUN_TOKEN=" + record_.token(), cgroup = record_.cgroup()] {
+        KillCgroup(cgroup);
+        KillByEnvironment(token);
+      },
+      [] {});
 }
 
 void RankProcesses::Discard() {
@@ -160,6 +183,7 @@ void RankProcesses::Discard() {
   if (link_) link_->Send(request);
   request.mutable_release();
   if (link_) link_->Send(request);
+  OffLoop([cgroup = record_.cgroup()] { RemoveCgroup(cgroup); }, [] {});
 }
 
 void RankProcesses::Ping(const v1::SupervisorPing& ping) {
@@ -242,6 +266,9 @@ void RankProcesses::OnMessage(const v1::SupervisorResponse& response) {
 }
 
 void RankProcesses::TakeState(const v1::SupervisorState& state) {
+  // What turned the controllers off before this daemon's start has undone them.
+  if (std::exchange(inherited_, false) && !state.ended())
+    OffLoop([cgroup = record_.cgroup()] { WarnOf(ApplyLimits(cgroup)); }, [] {});
   for (const v1::SupervisedProcess& process : state.processes())
     processes_[NameIn(process)].pid = process.pid();
   for (const v1::RankExit& exit : state.exits()) {
@@ -304,23 +331,32 @@ void RankProcesses::KillLeftBehind(int pass) {
   auto killed = std::make_shared<int>(0);
   // The environment of a process that a file system holds may be held, too.
   OffLoop(
-      [token = "MESHRUN_TOKEN=" + record_.token(), killed] { *killed = KillByEnvironment(token); },
+      [token = "MESHRUN_TOKEN=" + record_.token(), cgroup = record_.cgroup(), killed,
+       since = supervisor_since_, pass] {
+        *killed = KillCgroup(cgroup) ? 1 : 0;
+        // Without a cgroup nobody knows whose they are: this job does not wait for ever for them.
+        if (cgroup.hierarchies().empty() && since.has_value()) {
+          const int adopted = KillAdopted(*since);
+          if (pass < kWarnAfterPasses) *killed += adopted;
+        }
+        *killed += KillByEnvironment(token);
+      },
       [this, pass, killed] { OnLeftBehindKilled(pass, *killed); });
 }
 
 void RankProcesses::OnLeftBehindKilled(int pass, int killed) {
   // Once more after a pass that found nothing: a process shows no environment while it becomes
   // another program.
-  if (pass == 0 || (killed > 0 && pass < kKillPasses)) {
-    const auto pause = std::min(kKillAgain * (1 << pass), kKillAgainAtMost);
+  if (pass == 0 || killed > 0) {
+    if (pass == kWarnAfterPasses) {
+      log::Warning("processes that a dead supervisor has left do not end: their slots stay taken",
+                   {{"job", job_id()}, {"processes", killed}});
+    }
+    const auto pause = std::min(kKillAgain * (1 << std::min(pass, 6)), kKillAgainAtMost);
     loop_.After(pause, [this, pass, alive = std::weak_ptr<bool>(alive_)] {
       if (!alive.expired()) KillLeftBehind(pass + 1);
     });
     return;
-  }
-  if (killed > 0) {
-    log::Warning("processes that a dead supervisor has left cannot be killed",
-                 {{"job", job_id()}, {"processes", killed}});
   }
   EndWithoutSupervisor({});
 }
@@ -357,6 +393,7 @@ void RankProcesses::End() {
   v1::SupervisorRequest request;
   request.mutable_release();
   if (link_) link_->Send(request);
+  OffLoop([cgroup = record_.cgroup()] { RemoveCgroup(cgroup); }, [] {});
   handler_.on_ended(*this);
 }
 

@@ -62,6 +62,8 @@ class RankProcesses {
   void StopAlone(const std::vector<ProcessName>& names, std::chrono::nanoseconds grace);
   // To these processes, as far as they live; not to what they have started.
   void Signal(const std::vector<ProcessName>& names, int signal);
+  // For all its processes, if they have a cgroup.
+  void SetLimits(const v1::ResourceLimits& limits);
   // SIGKILL to everything, by way of the supervisor and without it.
   void KillNow();
   // Nothing was started, and nothing will be: the supervisor ends. No handler is called.
@@ -133,6 +135,10 @@ class RankProcesses {
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
   std::map<ProcessName, Process> processes_;
   v1::SupervisorPing inherited_ping_;
+  // An earlier incarnation of the daemon started it, and its state has not come yet.
+  bool inherited_ = false;
+  // When the supervisor started, as of os::ProcessStat; absent: it is no child of this process.
+  std::optional<uint64_t> supervisor_since_;
   bool ready_ = false;
   bool stopping_ = false;
   bool orphaned_ = false;

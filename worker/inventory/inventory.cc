@@ -4,11 +4,13 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <filesystem>
 #include <string_view>
 #include <vector>
 
 #include "core/os/cores.h"
 #include "core/os/files.h"
+#include "core/parse_integer.h"
 #include "worker/inventory/nvml.h"
 
 namespace meshrun::worker {
@@ -33,6 +35,20 @@ uint64_t MemoryBytes() {
     }
   }
   return bytes;
+}
+
+std::vector<uint32_t> NvidiaMinors() {
+  constexpr std::string_view kPrefix = "nvidia";
+  std::vector<uint32_t> minors;
+  std::error_code ignored;
+  for (const auto& entry : std::filesystem::directory_iterator("/dev", ignored)) {
+    const std::string name = entry.path().filename().string();
+    if (!name.starts_with(kPrefix)) continue;
+    if (const auto minor = ParseInteger<uint32_t>(std::string_view(name).substr(kPrefix.size())))
+      minors.push_back(*minor);
+  }
+  std::sort(minors.begin(), minors.end());
+  return minors;
 }
 
 v1::Resources TakeInventory(const InventoryOverrides& overrides) {

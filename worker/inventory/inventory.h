@@ -28,4 +28,7 @@ v1::Resources TakeInventory(const InventoryOverrides& overrides);
 // a) UUID. Pure.
 std::vector<v1::Gpu> VisibleGpus(const std::vector<v1::Gpu>& gpus, const std::string& visible);
 
+// N of each /dev/nvidiaN that there is.
+std::vector<uint32_t> NvidiaMinors();
+
 }  // namespace meshrun::worker

@@ -37,12 +37,13 @@ std::vector<v1::Gpu> ListGpus() {
   const auto uuid = Symbol<int (*)(Device, char*, unsigned)>(l, "nvmlDeviceGetUUID");
   const auto name = Symbol<int (*)(Device, char*, unsigned)>(l, "nvmlDeviceGetName");
   const auto memory = Symbol<int (*)(Device, Memory*)>(l, "nvmlDeviceGetMemoryInfo");
+  const auto minor = Symbol<int (*)(Device, unsigned*)>(l, "nvmlDeviceGetMinorNumber");
   if (!init || !shutdown || !count_devices || !handle || !uuid || !name || !memory) {
-    log::Warning("libnvidia-ml.so.1 lacks a function: no GPU is offered");
+    log::Warning("libnvidia-ml.so.1 lacks a function");
     return gpus;
   }
   if (const int error = init(); error != kSuccess) {
-    log::Warning("the NVIDIA driver does not answer: no GPU is offered", {{"nvml_error", error}});
+    log::Warning("the NVIDIA driver does not answer", {{"nvml_error", error}});
     return gpus;
   }
   unsigned count = 0;
@@ -52,7 +53,7 @@ std::vector<v1::Gpu> ListGpus() {
     char text[96] = {};
     Memory bytes = {};
     if (handle(i, &device) != kSuccess) {
-      log::Warning("a GPU does not answer and is not offered", {{"index", i}});
+      log::Warning("a GPU does not answer", {{"index", i}});
       continue;
     }
     v1::Gpu& gpu = gpus.emplace_back();
@@ -60,6 +61,8 @@ std::vector<v1::Gpu> ListGpus() {
     if (uuid(device, text, sizeof(text)) == kSuccess) gpu.set_uuid(text);
     if (name(device, text, sizeof(text)) == kSuccess) gpu.set_model(text);
     if (memory(device, &bytes) == kSuccess) gpu.set_memory_bytes(bytes.total);
+    unsigned number = 0;
+    if (minor && minor(device, &number) == kSuccess) gpu.set_minor(number);
   }
   shutdown();
   return gpus;

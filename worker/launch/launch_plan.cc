@@ -13,6 +13,16 @@
 #include "worker/launch/shipped_jobs.h"
 
 namespace meshrun::worker {
+namespace {
+
+// The lesser of the host's and the job's; 0 is none.
+uint64_t LogLimit(uint64_t host, uint64_t job) {
+  if (host == 0 || job == 0) return std::max(host, job);
+  return std::min(host, job);
+}
+
+}  // namespace
+
 v1::SupervisorLaunch MakeLaunch(const v1::GenerationRecord& record, const std::string& program,
                                 const std::string& working_dir, const Environment& inherited,
                                 const HostFacts& host, const GenerationPaths& paths,
@@ -40,7 +50,7 @@ v1::SupervisorLaunch MakeLaunch(const v1::GenerationRecord& record, const std::s
       out.add_argv(prepare.spec().command(a));
     }
     out.set_working_dir(working_dir);
-    out.set_log_limit_bytes(host.log_limit_bytes);
+    out.set_log_limit_bytes(LogLimit(host.log_limit_bytes, prepare.spec().log_bytes()));
     const std::string& job_id = record.fence().job_id();
     const auto log = [&](v1::LogStream stream) {
       return host.log_layout.Path(paths.logs, job_id, generation, rank, stream);
@@ -86,6 +96,7 @@ v1::ProgramFound FindProgram(const v1::ProgramSearch& search,
   if (!std::filesystem::is_directory(search.working_dir(), ignored)) {
     out.set_error(fmt::format("working directory {} does not exist on this host",
                               EscapeBytes(search.working_dir())));
+    out.set_bad_command(true);
     return out;
   }
   if (on_working_dir) on_working_dir();

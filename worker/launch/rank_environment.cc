@@ -94,12 +94,21 @@ Environment RankEnvironment(const Environment& inherited, const v1::GenerationRe
     // All GPUs of the job on this host, so that with one GPU for each rank LOCAL_RANK is the index
     // that scripts expect. Both lists have the host's numbers; the index that CUDA gives a GPU is
     // its position in the first list.
+    const auto name = [&host](uint32_t gpu) {
+      const auto uuid = host.gpu_uuids.find(gpu);
+      return uuid == host.gpu_uuids.end() ? fmt::to_string(gpu) : uuid->second;
+    };
+    const auto names = [&name](const auto& gpus) {
+      std::vector<std::string> out;
+      for (const uint32_t gpu : gpus) out.push_back(name(gpu));
+      return out;
+    };
     std::vector<uint32_t> gpus;
     for (const v1::RankAssignment& rank : prepare.ranks()) {
       gpus.insert(gpus.end(), rank.gpus().begin(), rank.gpus().end());
     }
-    set("CUDA_VISIBLE_DEVICES", fmt::to_string(fmt::join(gpus, ",")));
-    set("MESHRUN_GPUS", fmt::to_string(fmt::join(self.gpus(), ",")));
+    set("CUDA_VISIBLE_DEVICES", fmt::to_string(fmt::join(names(gpus), ",")));
+    set("MESHRUN_GPUS", fmt::to_string(fmt::join(names(self.gpus()), ",")));
     // The order of the inventory: in any other order the numbers would name other GPUs.
     set("CUDA_DEVICE_ORDER", "PCI_BUS_ID");
   }

@@ -25,6 +25,9 @@ struct HostFacts {
   std::string agent_address;
   uint32_t cores = 1;
   bool has_gpus = false;
+  // By index, where a job cannot open the GPUs of others: then CUDA numbers its own from 0, and
+  // only these names tell which is which. Empty: indexes do.
+  std::map<uint32_t, std::string> gpu_uuids = {};
   // Limit of each output file of a rank; 0: none.
   uint64_t log_limit_bytes = 0;
   LogLayout log_layout = {};

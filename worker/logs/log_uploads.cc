@@ -12,6 +12,7 @@
 #include "core/rpc/status_conversion.h"
 #include "core/utf8.h"
 #include "worker/logs/log_file.h"
+#include "worker/logs/retention.h"
 #include "worker/logs/tail.h"
 
 namespace meshrun::worker {
@@ -94,6 +95,7 @@ class LogUpload : public grpc::ClientWriteReactor<v1::UploadLogRequest> {
     message_.Clear();
     message_.set_stream_id(request_.stream_id());
     message_.set_error(EscapeBytes(error));
+    message_.set_gone(gone_);
     writing_ = true;
     StartWrite(&message_);
   }
@@ -134,7 +136,9 @@ class LogUpload : public grpc::ClientWriteReactor<v1::UploadLogRequest> {
         // A rank that was never started said nothing.
         End();
       } else {
-        Fail(std::string(file.status().message()));
+        gone_ = absl::IsNotFound(file.status());
+        Fail(gone_ ? WhyNoLogs(std::filesystem::path(path_).parent_path().string())
+                   : std::string(file.status().message()));
       }
       return false;
     }
@@ -191,6 +195,7 @@ class LogUpload : public grpc::ClientWriteReactor<v1::UploadLogRequest> {
   int looks_ = 0;
   bool writing_ = false;
   bool failed_ = false;
+  bool gone_ = false;
   bool ended_ = false;
   EventLoop::TimerId timer_ = 0;
 };

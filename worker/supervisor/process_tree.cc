@@ -1,14 +1,15 @@
 #include "worker/supervisor/process_tree.h"
 
-#include <dirent.h>
 #include <signal.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
-#include <cstdlib>
+#include <algorithm>
 #include <map>
 #include <string>
 #include <utility>
 
+#include "core/os/children.h"
 #include "core/os/files.h"
 #include "core/os/process_stat.h"
 
@@ -21,17 +22,7 @@ constexpr int kFreezeRounds = 64;
 
 class ProcFs : public ProcessTable {
  public:
-  std::vector<pid_t> Pids() override {
-    std::vector<pid_t> pids;
-    DIR* const proc = ::opendir("/proc");
-    if (proc == nullptr) return pids;
-    while (const dirent* entry = ::readdir(proc)) {
-      if (entry->d_name[0] < '1' || entry->d_name[0] > '9') continue;
-      pids.push_back(static_cast<pid_t>(std::strtol(entry->d_name, nullptr, 10)));
-    }
-    ::closedir(proc);
-    return pids;
-  }
+  std::vector<pid_t> Pids() override { return os::AllPids(); }
 
   std::optional<Process> Read(pid_t pid) override {
     const auto stat = os::ReadProcessStat(pid);
@@ -133,6 +124,35 @@ int KillSession(pid_t root, pid_t session, std::string_view entry, ProcessTable&
     return Names(own);
   });
   return found;
+}
+
+int KillAdopted(uint64_t since_ticks, ProcessTable& table) {
+  const auto find = [since_ticks] {
+    std::vector<os::AdoptedChild> found = os::AdoptedChildren();
+    std::erase_if(found,
+                  [since_ticks](const auto& child) { return child.start_ticks < since_ticks; });
+    return found;
+  };
+  const std::vector<os::AdoptedChild> adopted = find();
+  FreezeAndKill(table, [&] {
+    std::vector<Process> found;
+    for (const os::AdoptedChild& child : adopted) {
+      const auto process = table.Read(child.pid);
+      if (!process || process->start != child.start_ticks) continue;
+      found.push_back(*process);
+      const auto below = ReadDescendants(child.pid, table);
+      found.insert(found.end(), below.begin(), below.end());
+    }
+    return Names(found);
+  });
+  const auto collect = [](const std::vector<os::AdoptedChild>& children) {
+    return std::count_if(children.begin(), children.end(), [](const auto& child) {
+      return ::waitpid(child.pid, nullptr, WNOHANG) == 0;
+    });
+  };
+  // The children of those that have ended are this process's now.
+  const auto left = collect(adopted);
+  return static_cast<int>(left > 0 || adopted.empty() ? left : collect(find()));
 }
 
 int KillByEnvironment(std::string_view entry, ProcessTable& table) {

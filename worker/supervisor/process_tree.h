@@ -55,6 +55,12 @@ int KillDescendants(pid_t root, ProcessTable& table = ProcessTable::Real());
 int KillSession(pid_t root, pid_t session, std::string_view entry,
                 ProcessTable& table = ProcessTable::Real());
 
+// Kills, in the same way, the adopted children of this process (core/os/children.h) that are not
+// older than `since_ticks`, and their descendants, and collects those that have ended: what a
+// supervisor that was started then and was killed has left to its daemon, a subreaper too. Returns
+// how many children were still there. Call again while any is.
+int KillAdopted(uint64_t since_ticks, ProcessTable& table = ProcessTable::Real());
+
 // Kills, in the same way, every process of this user whose environment holds `entry` ("NAME=value")
 // since its start; never the caller. For what is left when the subreaper itself is gone. Returns
 // how many. Call again after a moment: a process that becomes another program shows no environment.

@@ -15,6 +15,7 @@
 #include "core/text.h"
 #include "core/utf8.h"
 #include "worker/launch/launch_plan.h"
+#include "worker/supervisor/rank_user.h"
 
 namespace meshrun::worker {
 namespace {
@@ -22,7 +23,12 @@ namespace {
 // First byte of the answer: the working directory is there. The found program follows.
 constexpr char kWorkingDirectorySeen = 'w';
 
-[[noreturn]] void Search(const v1::ProgramSearch& search, int answer) {
+[[noreturn]] void Search(const v1::ProgramSearch& search, const v1::RankUser* user, int answer) {
+  v1::ProgramFound found;
+  if (user != nullptr) {
+    const absl::Status status = Become(*user);
+    if (!status.ok()) found.set_error(EscapeBytes(std::string(status.message())));
+  }
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   // The supervisor's sockets must end with the supervisor, also while a file system holds this
   // process.
@@ -31,8 +37,9 @@ constexpr char kWorkingDirectorySeen = 'w';
 #ifdef SYS_close_range
   ::syscall(SYS_close_range, kAnswer + 1, ~0u, 0u);
 #endif
-  const v1::ProgramFound found =
-      FindProgram(search, [] { (void)!::write(kAnswer, &kWorkingDirectorySeen, 1); });
+  if (found.error().empty()) {
+    found = FindProgram(search, [] { (void)!::write(kAnswer, &kWorkingDirectorySeen, 1); });
+  }
   const std::string bytes = found.SerializeAsString();
   (void)!::write(kAnswer, bytes.data(), bytes.size());
   ::_exit(0);
@@ -40,7 +47,8 @@ constexpr char kWorkingDirectorySeen = 'w';
 
 }  // namespace
 
-absl::StatusOr<ProgramSearch> ProgramSearch::Begin(const v1::ProgramSearch& search) {
+absl::StatusOr<ProgramSearch> ProgramSearch::Begin(const v1::ProgramSearch& search,
+                                                   const v1::RankUser* user) {
   int ends[2];
   if (::pipe2(ends, O_CLOEXEC) != 0) return os::ErrnoStatus(errno, "pipe");
   os::UniqueFd answer(ends[0]);
@@ -48,7 +56,7 @@ absl::StatusOr<ProgramSearch> ProgramSearch::Begin(const v1::ProgramSearch& sear
   ::fcntl(answer.get(), F_SETFL, O_NONBLOCK);
   const pid_t child = ::fork();
   if (child < 0) return os::ErrnoStatus(errno, "fork");
-  if (child == 0) Search(search, child_end.get());
+  if (child == 0) Search(search, user, child_end.get());
   return ProgramSearch(search, std::move(answer), child);
 }
 

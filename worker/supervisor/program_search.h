@@ -19,8 +19,10 @@ class ProgramSearch {
  public:
   using Time = std::chrono::steady_clock::time_point;
 
+  // `user`: who looks, since root may not enter the homes of a file server; null: this process's.
   // Errors: from fork and pipe.
-  static absl::StatusOr<ProgramSearch> Begin(const v1::ProgramSearch& search);
+  static absl::StatusOr<ProgramSearch> Begin(const v1::ProgramSearch& search,
+                                             const v1::RankUser* user);
 
   // Readable when Read has something to do.
   int fd() const { return answer_.get(); }

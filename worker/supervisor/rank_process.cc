@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <grp.h>
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/stat.h>
@@ -17,6 +16,8 @@
 #include "core/os/fd.h"
 #include "core/os/files.h"
 #include "core/status.h"
+#include "worker/cgroups/cgroups.h"
+#include "worker/supervisor/rank_user.h"
 
 namespace meshrun::worker {
 namespace {
@@ -34,16 +35,6 @@ std::vector<char*> Pointers(std::vector<std::string>& strings) {
       fmt::format("meshrun: cannot start {}: {}\n", what, std::strerror(error));
   (void)!::write(STDERR_FILENO, line.data(), line.size());
   ::_exit(error == ENOENT || error == ENOTDIR ? kExitNotFound : kExitNotExecutable);
-}
-
-// For good: all three ids of both kinds, and no group of root's stays.
-void Become(const v1::RankUser& user) {
-  const std::vector<gid_t> groups(user.groups().begin(), user.groups().end());
-  if (::setgroups(groups.size(), groups.data()) != 0 ||
-      ::setresgid(user.gid(), user.gid(), user.gid()) != 0 ||
-      ::setresuid(user.uid(), user.uid(), user.uid()) != 0) {
-    Refuse("as " + user.name(), errno);
-  }
 }
 
 }  // namespace
@@ -67,7 +58,8 @@ absl::StatusOr<os::UniqueFd> OpenOutput(const std::string& path, const v1::RankU
 }
 
 absl::StatusOr<pid_t> StartRank(const v1::RankLaunch& launch, const EnvEntries& environment,
-                                const RankStreams& streams, const v1::RankUser* user) {
+                                const RankStreams& streams, const v1::RankUser* user,
+                                const v1::ControlGroup& cgroup) {
   // Made here: its directory is root's.
   if (user != nullptr) {
     MESHRUN_RETURN_IF_ERROR(OpenOutput(launch.error_file(), user).status());
@@ -102,7 +94,10 @@ absl::StatusOr<pid_t> StartRank(const v1::RankLaunch& launch, const EnvEntries& 
   if (pid > 0) return pid;
 
   ::setsid();
-  if (user != nullptr) Become(*user);
+  if (const absl::Status entered = EnterCgroup(cgroup); !entered.ok()) {
+    Refuse("in its cgroup " + std::string(entered.message()), errno);
+  }
+  if (user != nullptr && !Become(*user).ok()) Refuse("as " + user->name(), errno);
   // After the change of user, which clears it.
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   // The supervisor may have died before PDEATHSIG was set.

@@ -26,9 +26,10 @@ struct RankStreams {
 //
 // Only from the first thread, with no other that takes locks: the child runs ordinary code before
 // exec, and PDEATHSIG is bound to the thread that forks. Errors: those of files and of fork().
-// `user`: the rank runs as that one; null: as this process.
+// `user`: the rank runs as that one; null: as this process. `cgroup`: that it runs in.
 absl::StatusOr<pid_t> StartRank(const v1::RankLaunch& launch, const EnvEntries& environment,
-                                const RankStreams& streams, const v1::RankUser* user = nullptr);
+                                const RankStreams& streams, const v1::RankUser* user = nullptr,
+                                const v1::ControlGroup& cgroup = {});
 
 // The environment entry that marks this rank: only its process and what that starts have it.
 inline std::string EntryOf(const v1::RankLaunch& launch) {

@@ -82,7 +82,7 @@ absl::Status Supervisor::Bind() {
   TakePing(options_.launch.ping());
   lease_end_ = Now() + FromProto(options_.launch.lease());
   if (options_.launch.has_search()) {
-    MESHRUN_ASSIGN_OR_RETURN(search_, ProgramSearch::Begin(options_.launch.search()));
+    MESHRUN_ASSIGN_OR_RETURN(search_, ProgramSearch::Begin(options_.launch.search(), User()));
   }
   return absl::OkStatus();
 }
@@ -301,6 +301,7 @@ void Supervisor::KillAlone(Time now) {
 }
 
 void Supervisor::TakePing(const v1::SupervisorPing& ping) {
+  LookAtLimits();
   if (ping.has_good_for()) ping_ = ping;
 }
 
@@ -329,6 +330,7 @@ void Supervisor::Kill() {
   starting_.reset();
   start_at_ = Time::max();
   stop_sent_ = true;
+  KillCgroup(options_.launch.cgroup());
   KillDescendants(::getpid());
   kill_again_ = std::clamp(kill_again_ * 2, kKillAgain, kKillAgainAtMost);
   kill_at_ = Now() + kill_again_;
@@ -351,12 +353,13 @@ void Supervisor::Reap() {
   }
   if (phase_ == Phase::kPrepared || phase_ == Phase::kEnded || running_ > 0) return;
   if (starting_ && phase_ == Phase::kRunning) return;
-  if (child_left) {
+  if (child_left || IsPopulated(options_.launch.cgroup())) {
     if (phase_ != Phase::kKilling) kill_at_ = std::min(kill_at_, Now() + kLinger);
     return;
   }
   phase_ = Phase::kEnded;
   // A subreaper without children has no descendants.
+  RemoveCgroup(options_.launch.cgroup());
   const absl::Status written = os::WriteFileAtomically(
       options_.directory + "/final", State().SerializeAsString(), 0600, /*sync=*/false);
   if (!written.ok()) Say(std::string(written.message()));

@@ -34,6 +34,7 @@
 #include "absl/status/statusor.h"
 #include "core/os/fd.h"
 #include "meshrun/v1/supervisor.pb.h"
+#include "worker/cgroups/cgroups.h"
 #include "worker/supervisor/frame.h"
 #include "worker/supervisor/output_copier.h"
 #include "worker/supervisor/program_search.h"
@@ -127,11 +128,16 @@ class Supervisor {
   std::optional<std::chrono::nanoseconds> UntilFence() const;
   void Abandon(const char* why);
   void Kill();
-  // Collects every child that has ended, and finds out whether any is left.
+  // Collects every child that has ended, and finds out whether any is left, or any process of its
+  // cgroup, whoever its parent is.
   void Reap();
   void RecordExit(Rank& rank, int wait_status);
   // When its output is copied.
   void CompleteExit(Rank& rank);
+  // What the limits of the ranks' cgroup have done; at least with each ping.
+  void LookAtLimits();
+  // Says so where a limit may have ended the rank: it has done something in the last seconds.
+  void BlameLimits(v1::RankExit* exit);
   void FinishExit(Rank& rank);
   os::UniqueFd OpenInput(int rank) const;
   absl::StatusOr<os::UniqueFd> OpenStream(const Rank& rank, bool is_stderr);
@@ -143,6 +149,10 @@ class Supervisor {
   // Supervisors log rarely, and to their daemon's stderr. A line that a pipe has no room for is
   // lost: whoever reads the pipe may have stopped.
   void Say(const std::string& text) const;
+  // Whose the ranks are; null: this process's.
+  const v1::RankUser* User() const {
+    return options_.launch.has_user() ? &options_.launch.user() : nullptr;
+  }
   static Time Now() { return std::chrono::steady_clock::now(); }
 
   SupervisorOptions options_;
@@ -155,6 +165,11 @@ class Supervisor {
   // Came during the search.
   std::optional<v1::SupervisorStart> start_;
   bool stop_sent_ = false;
+  // What the limits of its cgroup did at the last looks: before and after the last change, which
+  // was seen then.
+  CgroupCounts counts_before_;
+  CgroupCounts counts_;
+  Time counts_changed_ = Time::min();
   // A sentence, where a signal that this process was sent has stopped the ranks.
   std::string stopped_by_;
   bool released_ = false;

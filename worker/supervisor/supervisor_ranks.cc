@@ -37,6 +37,8 @@ constexpr int kReportsPerTurn = 256;
 // A killed process ends within a moment, or, in an uninterruptible sleep, not soon.
 constexpr milliseconds kClearAgain(20);
 constexpr std::chrono::seconds kClearTime(10);
+// After a limit has done something: what ends later ends of something else.
+constexpr std::chrono::seconds kLimitsBlamedFor(5);
 // For the last output of a rank that has ended to reach its files; peers wait for the news.
 constexpr milliseconds kDrainTime(500);
 
@@ -131,7 +133,7 @@ absl::StatusOr<pid_t> Supervisor::Spawn(Rank& rank, const v1::SupervisorStart& s
   // One search serves all generations: the job's command stays.
   if (found_) rank.launch.set_argv(0, found_->program());
   MESHRUN_ASSIGN_OR_RETURN(rank.reports, BindDatagrams(rank.launch.report_socket()));
-  const v1::RankUser* const user = options_.launch.has_user() ? &options_.launch.user() : nullptr;
+  const v1::RankUser* const user = User();
   if (user != nullptr) {
     MESHRUN_RETURN_IF_ERROR(GiveSocket(rank.launch.report_socket(), user->uid(), user->gid()));
   }
@@ -145,7 +147,7 @@ absl::StatusOr<pid_t> Supervisor::Spawn(Rank& rank, const v1::SupervisorStart& s
   }
   MESHRUN_ASSIGN_OR_RETURN(streams.out, OpenStream(rank, /*is_stderr=*/false));
   MESHRUN_ASSIGN_OR_RETURN(streams.err, OpenStream(rank, /*is_stderr=*/true));
-  return StartRank(rank.launch, start.env(), streams, user);
+  return StartRank(rank.launch, start.env(), streams, user, options_.launch.cgroup());
 }
 
 os::UniqueFd Supervisor::OpenInput(int rank) const {
@@ -164,7 +166,7 @@ absl::StatusOr<os::UniqueFd> Supervisor::OpenStream(const Rank& rank, bool is_st
   if (!copier_) {
     MESHRUN_ASSIGN_OR_RETURN(copier_, OutputCopier::Start());
   }
-  const v1::RankUser* const user = options_.launch.has_user() ? &options_.launch.user() : nullptr;
+  const v1::RankUser* const user = User();
   const auto index = static_cast<uint32_t>(&rank - ranks_.data());
   const std::string& path = is_stderr ? rank.launch.stderr_path() : rank.launch.stdout_path();
   MESHRUN_ASSIGN_OR_RETURN(os::UniqueFd file, OpenOutput(path, user));
@@ -225,11 +227,34 @@ void Supervisor::RecordExit(Rank& rank, int wait_status) {
 void Supervisor::CompleteExit(Rank& rank) {
   rank.drained_by = Time::max();
   --running_;
-  if (rank.wait_status != 0) ReadLeftBehind(rank.launch, &rank.exit);
+  if (rank.wait_status != 0) {
+    ReadLeftBehind(rank.launch, &rank.exit);
+    BlameLimits(&rank.exit);
+  }
   if (rank.exit.teardown() && rank.exit.error_message().empty()) {
     rank.exit.set_error_message(stopped_by_);
   }
   FinishExit(rank);
+}
+
+void Supervisor::LookAtLimits() {
+  const CgroupCounts now = CountsOf(options_.launch.cgroup());
+  if (now == counts_) return;
+  counts_before_ = std::exchange(counts_, now);
+  counts_changed_ = Now();
+}
+
+void Supervisor::BlameLimits(v1::RankExit* exit) {
+  LookAtLimits();
+  if (exit->teardown() || counts_changed_ == Time::min() ||
+      Now() - counts_changed_ > kLimitsBlamedFor) {
+    return;
+  }
+  const std::string text = WhatLimitsDid(options_.launch.cgroup(), counts_before_, counts_);
+  if (text.empty()) return;
+  exit->set_out_of_memory(RanOutOfMemory(counts_before_, counts_));
+  exit->set_error_message(
+      exit->error_message().empty() ? text : fmt::format("{}; {}", text, exit->error_message()));
 }
 
 void Supervisor::FinishExit(Rank& rank) {
