@@ -7,6 +7,8 @@
 #include <condition_variable>
 #include <map>
 #include <mutex>
+#include <optional>
+#include <random>
 #include <utility>
 
 #include "client/client_impl.h"
@@ -26,6 +28,10 @@ namespace {
 using google::protobuf::util::MessageDifferencer;
 using std::chrono::nanoseconds;
 using SteadyTime = std::chrono::steady_clock::time_point;
+
+// How long a coordinator may put a call off, where the caller has no patience of his own.
+constexpr std::chrono::seconds kBusyPatience(5);
+constexpr std::chrono::seconds kLongestSpread(1);
 
 // "…: Failed to connect to remote host: Connection refused" -> "connection refused".
 std::string ShortReason(const std::string& text) {
@@ -66,14 +72,27 @@ absl::Status Persist(const StreamOptions& options,
   SteadyTime away_since{};
   bool away = false;
   absl::Status refused;
+  std::optional<SteadyTime> busy_since;
   while (true) {
     if (options.stop.stop_requested()) return absl::CancelledError("stopped");
     Attempt attempt;
     const absl::Status status = run(&attempt);
     if (options.stop.stop_requested() && !status.ok()) return absl::CancelledError("stopped");
-    if (attempt.alive) refused = absl::OkStatus();
+    if (attempt.alive) {
+      refused = absl::OkStatus();
+      busy_since.reset();
+    }
     if (absl::IsUnauthenticated(status) && attempt.connects_anew && refused.ok()) {
       refused = status;
+      continue;
+    }
+    if (const auto wait = rpc::WaitBeforeRepeating(status)) {
+      const auto now = std::chrono::steady_clock::now();
+      if (!busy_since) busy_since = now;
+      if (now - *busy_since >= std::max<nanoseconds>(options.patience, kBusyPatience)) {
+        return status;
+      }
+      if (!Pause(options.stop, *wait)) return absl::CancelledError("stopped");
       continue;
     }
     if (status.ok() || !IsRetriable(status)) return status;
@@ -92,6 +111,14 @@ absl::Status Persist(const StreamOptions& options,
 }
 
 }  // namespace
+
+nanoseconds Client::Impl::Spread(nanoseconds wait, int attempt) {
+  thread_local std::minstd_rand random{std::random_device()()};
+  const nanoseconds doubled = std::min<nanoseconds>(wait * (1 << std::min(attempt, 10)),
+                                                    std::max<nanoseconds>(wait, kLongestSpread));
+  return doubled / 2 +
+         nanoseconds(std::uniform_int_distribution<int64_t>(0, doubled.count())(random));
+}
 
 absl::Status Client::Impl::CheckText(const google::protobuf::Message& request) {
   using google::protobuf::FieldDescriptor;
@@ -253,10 +280,15 @@ absl::StatusOr<v1::GetJobResponse> Client::Get(const std::string& job_id) {
 }
 
 absl::StatusOr<std::vector<v1::Job>> Client::List(bool active_only, size_t limit, bool* more) {
-  if (more != nullptr) *more = false;
-  std::vector<v1::Job> jobs;
   v1::ListJobsRequest request;
   request.set_active_only(active_only);
+  return List(std::move(request), limit, more);
+}
+
+absl::StatusOr<std::vector<v1::Job>> Client::List(v1::ListJobsRequest request, size_t limit,
+                                                  bool* more) {
+  if (more != nullptr) *more = false;
+  std::vector<v1::Job> jobs;
   while (jobs.size() < limit) {
     request.set_page_size(static_cast<uint32_t>(std::min<size_t>(limit - jobs.size(), 200)));
     v1::ListJobsResponse response;
@@ -276,14 +308,19 @@ absl::StatusOr<std::vector<v1::FlightRecord>> Client::GetFlightRecords(const std
   request.set_job_id(job_id);
   *request.mutable_timeout() = ToProtoDuration(wait);
   MESHRUN_RETURN_IF_ERROR(Impl::CheckText(request));
-  grpc::ClientContext context;
-  rpc::SetTimeout(context, wait + impl_->options.timeout);
-  const auto stub = impl_->jobs.Get();
-  const auto reader = stub->GetFlightRecords(&context, request);
   std::vector<v1::FlightRecord> records;
-  v1::GetFlightRecordsResponse response;
-  while (reader->Read(&response)) records.push_back(std::move(*response.mutable_record()));
-  MESHRUN_RETURN_IF_ERROR(Impl::Explain(reader->Finish(), impl_->options.address));
+  StreamOptions once;
+  once.patience = nanoseconds(0);
+  MESHRUN_RETURN_IF_ERROR(Persist(once, [&](Attempt*) {
+    records.clear();
+    grpc::ClientContext context;
+    rpc::SetTimeout(context, wait + impl_->options.timeout);
+    const auto stub = impl_->jobs.Get();
+    const auto reader = stub->GetFlightRecords(&context, request);
+    v1::GetFlightRecordsResponse response;
+    while (reader->Read(&response)) records.push_back(std::move(*response.mutable_record()));
+    return Impl::Explain(reader->Finish(), impl_->options.address);
+  }));
   return records;
 }
 

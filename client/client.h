@@ -86,6 +86,9 @@ class Client {
   // `*more`: where not null, whether there are others beyond the limit.
   absl::StatusOr<std::vector<v1::Job>> List(bool active_only = false, size_t limit = 1000,
                                             bool* more = nullptr);
+  // Those that the request asks for; its page size and token are this call's own.
+  absl::StatusOr<std::vector<v1::Job>> List(v1::ListJobsRequest request, size_t limit,
+                                            bool* more = nullptr);
   // The recent collectives of each rank, or an error where a rank has ended or does not answer
   // within `wait`. FAILED_PRECONDITION: no generation of the job runs.
   absl::StatusOr<std::vector<v1::FlightRecord>> GetFlightRecords(const std::string& job_id,
@@ -101,6 +104,8 @@ class Client {
   absl::StatusOr<v1::Node> UndrainNode(const std::string& node);
   // Forgets a lost node.
   absl::StatusOr<v1::Node> RemoveNode(const std::string& node, bool gone = false);
+  // What the policy allows this user, and what his jobs have; empty: the caller.
+  absl::StatusOr<v1::DescribeLimitsResponse> DescribeLimits(const std::string& user = "");
   // All that the coordinator keeps, oldest first; `limit` of the request is the size of a page.
   absl::StatusOr<std::vector<v1::ClusterEvent>> ListEvents(v1::ListEventsRequest request);
   absl::StatusOr<v1::DescribeClusterResponse> DescribeCluster(uint32_t max_events = 0);

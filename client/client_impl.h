@@ -8,6 +8,7 @@
 #include <memory>
 #include <stop_token>
 #include <string>
+#include <thread>
 #include <utility>
 
 #include "client/client.h"
@@ -37,17 +38,31 @@ class Client::Impl {
   Impl(Options options, std::shared_ptr<rpc::RenewedChannel> channel)
       : options(std::move(options)), jobs(channel), cluster(std::move(channel)) {}
 
-  // One call with one answer.
+  // One call with one answer. Repeated where the coordinator cannot take it now, within
+  // `timeout` in all.
   template <typename Service, typename Method, typename Request, typename Response>
   absl::Status Call(rpc::StubOf<Service>& service, Method method, const Request& request,
                     Response* response, std::chrono::nanoseconds timeout) {
     MESHRUN_RETURN_IF_ERROR(CheckText(request));
-    for (bool anew = false;; anew = true) {
+    const auto deadline = std::chrono::steady_clock::now() + timeout;
+    bool anew = false;
+    int waits = 0;
+    while (true) {
       const auto stub = service.Get();
       grpc::ClientContext context;
-      rpc::SetTimeout(context, timeout);
+      rpc::SetTimeout(context, deadline - std::chrono::steady_clock::now());
       const grpc::Status status = (stub.get()->*method)(&context, request, response);
-      if (anew || !ConnectsAnew(service, stub, status)) return Explain(status, options.address);
+      if (const auto wait = rpc::WaitBeforeRepeating(rpc::FromGrpc(status))) {
+        const auto pause = Spread(*wait, waits++);
+        if (std::chrono::steady_clock::now() + pause >= deadline) {
+          return Explain(status, options.address);
+        }
+        std::this_thread::sleep_for(pause);
+      } else if (anew || !ConnectsAnew(service, stub, status)) {
+        return Explain(status, options.address);
+      } else {
+        anew = true;
+      }
     }
   }
   template <typename Service, typename Method, typename Request, typename Response>
@@ -96,6 +111,10 @@ class Client::Impl {
     service.OnEnd(rpc::FromGrpc(status));
     return service.Get() != refused;
   }
+
+  // Doubles with each attempt up to a second, and differs between callers: they do not come back
+  // together.
+  static std::chrono::nanoseconds Spread(std::chrono::nanoseconds wait, int attempt);
 
   // INVALID_ARGUMENT: a field that is text is not UTF-8. gRPC would answer with an error that names
   // neither the field nor its value.

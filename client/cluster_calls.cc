@@ -56,6 +56,15 @@ absl::StatusOr<v1::Node> Client::RemoveNode(const std::string& node, bool gone) 
   return std::move(*response.mutable_node());
 }
 
+absl::StatusOr<v1::DescribeLimitsResponse> Client::DescribeLimits(const std::string& user) {
+  v1::DescribeLimitsRequest request;
+  request.set_user(user);
+  v1::DescribeLimitsResponse response;
+  MESHRUN_RETURN_IF_ERROR(
+      impl_->Call(impl_->cluster, &v1::ClusterService::Stub::DescribeLimits, request, &response));
+  return response;
+}
+
 absl::StatusOr<std::vector<v1::ClusterEvent>> Client::ListEvents(v1::ListEventsRequest request) {
   std::vector<v1::ClusterEvent> events;
   v1::ListEventsResponse response;

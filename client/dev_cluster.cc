@@ -165,11 +165,11 @@ absl::StatusOr<DevCluster::State> DevCluster::Up(const UpOptions& options) {
                              rpc::SocketDirectory(directory_, kSocket.size()));
     MESHRUN_ASSIGN_OR_RETURN(
         state.coordinator,
-        StartProcess(
-            "meshrun-coordinator", "coordinator",
-            // One machine is all of the hosts, and goes away with all of them.
-            {"--listen", fmt::format("unix:{}{}", sockets, kSocket), "--quarantine-after", "0"},
-            &ready));
+        StartProcess("meshrun-coordinator", "coordinator",
+                     // One machine is all of the hosts, and goes away with all of them.
+                     {"--listen", fmt::format("unix:{}{}", sockets, kSocket), "--quarantine-after",
+                      "0", "--quarantine-refusals", "0"},
+                     &ready));
     state.address = fmt::format("unix:{}{}", sockets, kSocket);
     // Known from here on, so that 'dev down' ends it whatever comes next.
     MESHRUN_RETURN_IF_ERROR(Write(state));
@@ -182,8 +182,9 @@ absl::StatusOr<DevCluster::State> DevCluster::Up(const UpOptions& options) {
       if (state.workers[at].running) continue;
       AwaitEnd(state.workers[at]);
     }
-    std::vector<std::string> arguments = {"--coordinator", state.address, "--name", name,
-                                          "--address",     "127.0.0.1"};
+    std::vector<std::string> arguments = {
+        "--coordinator", state.address,       "--name", name, "--address",
+        "127.0.0.1",     "--health-interval", "0"};
     // One machine is all of the hosts: each has its share of the cores.
     arguments.insert(arguments.end(), {"--cores", fmt::format("{}", cores)});
     if (state.slots != 0)

@@ -4,10 +4,10 @@
 
 #include <charconv>
 
-#include "client/file_value.h"
 #include "core/proto_time.h"
 #include "core/status.h"
 #include "core/text.h"
+#include "core/yaml/file_value.h"
 
 namespace meshrun::client {
 namespace {

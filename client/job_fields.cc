@@ -6,13 +6,13 @@
 
 #include "client/command_line.h"
 #include "client/field_kinds.h"
-#include "client/file_value.h"
 #include "client/job_spec.h"
 #include "core/env_entries.h"
 #include "core/job_spec.h"
 #include "core/labels.h"
 #include "core/status.h"
 #include "core/text.h"
+#include "core/yaml/file_value.h"
 
 namespace meshrun::client {
 namespace {
@@ -27,6 +27,12 @@ absl::Status SetNodes(std::string_view text, v1::JobSpec* spec) {
 absl::Status SetMemory(std::string_view text, v1::JobSpec* spec) {
   MESHRUN_ASSIGN_OR_RETURN(const uint64_t bytes, ParseBytes(text));
   spec->set_memory_bytes(bytes);
+  return absl::OkStatus();
+}
+
+absl::Status SetLogBytes(std::string_view text, v1::JobSpec* spec) {
+  MESHRUN_ASSIGN_OR_RETURN(const uint64_t bytes, ParseBytes(text));
+  spec->set_log_bytes(bytes);
   return absl::OkStatus();
 }
 
@@ -195,6 +201,26 @@ std::vector<JobField> MakeJobFields() {
        .section = kWhenAndWhere,
        .help = "Wait in the queue until 'meshrun release'",
        .set = SwitchField(&v1::JobSpec::set_hold)},
+      {.flag = "--after",
+       .keys = {"after"},
+       .section = kWhenAndWhere,
+       .value = "KIND:JOB",
+       .help = "Wait for this job: ok: until it has succeeded, failed: or any: until it has ended; "
+               "repeatable",
+       .set = ListField(&v1::JobSpec::mutable_after, nullptr,
+                        "write for example after: [ok:prepare-x1y2z3]")},
+      {.flag = "--account",
+       .keys = {"account"},
+       .section = kWhenAndWhere,
+       .value = "NAME",
+       .help = "What it is counted for (default: your account in the policy)",
+       .set = TextField(&v1::JobSpec::mutable_account, "write the name of an account")},
+      {.flag = "--partition",
+       .keys = {"partition"},
+       .section = kWhenAndWhere,
+       .value = "NAME",
+       .help = "Nodes that it may use, by their name in the policy (default: the policy's)",
+       .set = TextField(&v1::JobSpec::mutable_partition, "write the name of a partition")},
       {.keys = {"command"}, .set = {.from_file = &CommandFromFile}},
       {.keys = {"args"}, .set = {.from_file = &CommandFromFile}},
       {.flag = "--job",
@@ -215,6 +241,14 @@ std::vector<JobField> MakeJobFields() {
        .value = "DIR",
        .help = "Directory of the ranks (default: this one)",
        .set = TextField(&v1::JobSpec::mutable_working_dir, "write a directory")},
+      {.flag = "--log-limit",
+       .keys = {"log_limit", "log_bytes"},
+       .section = kNeeds,
+       .value = "SIZE",
+       .help = "Keep so much of each rank's stdout, and of its stderr, where the host would keep "
+               "more",
+       .set = WordField(&SetLogBytes, "write for example log_limit: 100M"),
+       .in_spec = "log_bytes"},
       {.flag = "--max-restarts",
        .keys = {"max_restarts"},
        .section = kWhenThingsGoWrong,

@@ -12,9 +12,13 @@
 #include "client/job_context.h"
 #include "meshrun/v1/job.pb.h"
 
-namespace meshrun::client {
+namespace meshrun {
 
 struct FileValue;
+
+}  // namespace meshrun
+
+namespace meshrun::client {
 
 // How a value gets into a JobSpec. Both ways check it. client/field_kinds.h has those of the usual
 // kinds.
@@ -23,7 +27,7 @@ struct FieldSetter {
   std::function<absl::Status(std::string_view flag, const std::string& text,
                              const JobContext& context, v1::JobSpec* spec)>
       from_flag;
-  // The whole value of the key. INVALID_ARGUMENT as in client/file_value.h.
+  // The whole value of the key. INVALID_ARGUMENT as in core/yaml/file_value.h.
   std::function<absl::Status(const FileValue& value, v1::JobSpec* spec)> from_file;
   // The flag may be given several times; each adds to what the file has.
   bool repeats = false;

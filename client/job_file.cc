@@ -11,14 +11,14 @@
 #include <utility>
 #include <vector>
 
-#include "client/file_value.h"
 #include "client/job_fields.h"
-#include "client/suggest.h"
-#include "client/yaml_tree.h"
 #include "core/os/fd.h"
 #include "core/os/files.h"
 #include "core/status.h"
+#include "core/suggest.h"
 #include "core/text.h"
+#include "core/yaml/file_value.h"
+#include "core/yaml/yaml_tree.h"
 
 namespace meshrun::client {
 namespace {
@@ -119,7 +119,8 @@ absl::StatusOr<v1::JobSpec> ParseFields(const YAML::Node& root, std::string_view
 absl::StatusOr<v1::JobSpec> ParseJobText(const std::string& text, std::string_view name) {
   // yaml-cpp throws; no exception leaves this function.
   try {
-    MESHRUN_ASSIGN_OR_RETURN(const YAML::Node root, LoadYaml(name, text));
+    MESHRUN_ASSIGN_OR_RETURN(const YAML::Node root,
+                             LoadYaml(name, text, "a job file holds one job"));
     return ParseFields(root, name);
   } catch (const YAML::Exception& e) {
     return absl::InvalidArgumentError(fmt::format("{}:{}:{}: this is not YAML: {}", name,

@@ -10,10 +10,10 @@
 #include "client/client.h"
 #include "client/job_fields.h"
 #include "client/job_spec.h"
-#include "client/suggest.h"
 #include "core/job_spec.h"
 #include "core/proto_time.h"
 #include "core/status.h"
+#include "core/suggest.h"
 
 namespace meshrun::client {
 namespace {

@@ -82,6 +82,12 @@ absl::Status LocalCluster::StartWorker(int lifeline) {
                                         fmt::format("{}", options_.slots),
                                         "--log-limit",
                                         fmt::format("{}", options_.log_limit_bytes),
+                                        "--health-interval",
+                                        "0",
+                                        "--running-logs",
+                                        "0",
+                                        "--limits",
+                                        "none",
                                         "--kill-at-once-on-lifeline",
                                         "--log-level",
                                         "warning"};

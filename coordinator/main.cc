@@ -11,6 +11,7 @@
 #include <optional>
 #include <thread>
 
+#include "coordinator/policy_file.h"
 #include "coordinator/server.h"
 #include "coordinator/state_store/sqlite_state_store.h"
 #include "core/exit_codes.h"
@@ -65,12 +66,16 @@ struct Flags {
   std::string log_format = "text";
   std::string log_level = "info";
   std::string record_events;
+  // Empty: none.
+  std::string policy;
   uint32_t keep_jobs = 1000;
   std::string keep_jobs_for;
   std::string keep_jobs_at_least = "10m";
   std::string keep_lost_nodes = "24h";
   uint32_t quarantine_after = 5;
+  uint32_t quarantine_refusals = 3;
   std::string quarantine_window = "1h";
+  size_t connections_per_address = meshrun::rpc::Acceptor::Limits().per_address;
   meshrun::rpc::Security security;
 };
 
@@ -124,14 +129,29 @@ absl::StatusOr<meshrun::v1::Retention> RetentionOf(const Flags& flags) {
 absl::StatusOr<meshrun::v1::Quarantine> QuarantineOf(const Flags& flags) {
   meshrun::v1::Quarantine quarantine;
   quarantine.set_absences(flags.quarantine_after);
+  quarantine.set_refused_jobs(flags.quarantine_refusals);
   const auto window = meshrun::ParseDuration(flags.quarantine_window);
   if (!window.ok()) return meshrun::Annotate(window.status(), "--quarantine-window");
   *quarantine.mutable_window() = meshrun::ToProtoDuration(*window);
   return quarantine;
 }
 
+// After SIGHUP. A file that is wrong changes nothing.
+void ReloadPolicy(const std::string& path, Server& server) {
+  const auto policy = meshrun::coordinator::ReadPolicy(path);
+  if (policy.ok()) {
+    meshrun::log::Info("the policy was read again", {{"file", path}});
+    server.SetPolicy(*policy);
+    return;
+  }
+  const std::string why(policy.status().message());
+  meshrun::log::Error("the policy stays as it was", {{"error", policy.status()}});
+  server.Note("PolicyRefused", "the policy stays as it was: " + why);
+}
+
 int Serve(const Flags& flags, std::chrono::milliseconds lease, std::chrono::milliseconds heartbeat,
           const meshrun::v1::Retention& retention, const meshrun::v1::Quarantine& quarantine) {
+  meshrun::os::RaiseDescriptorLimit();
   // A broken pipe to whoever started us must not end the control plane.
   std::signal(SIGPIPE, SIG_IGN);
   std::optional<meshrun::os::Lifeline> lifeline;
@@ -146,7 +166,15 @@ int Serve(const Flags& flags, std::chrono::milliseconds lease, std::chrono::mill
   options.heartbeat = heartbeat;
   options.retention = retention;
   options.quarantine = quarantine;
+  if (!flags.policy.empty()) {
+    auto policy = meshrun::coordinator::ReadPolicy(flags.policy);
+    if (!policy.ok()) {
+      return Fail(meshrun::Annotate(policy.status(), "--policy"), meshrun::kExitUsage);
+    }
+    options.policy = *std::move(policy);
+  }
   options.health = flags.health;
+  options.connections.per_address = flags.connections_per_address;
   options.record_path = flags.record_events;
   if (!flags.ephemeral) {
     auto store = SqliteStateStore::Open(flags.state_dir);
@@ -164,7 +192,13 @@ int Serve(const Flags& flags, std::chrono::milliseconds lease, std::chrono::mill
                                  {"term", (*server)->term()},
                                  {"state", flags.ephemeral ? "in memory" : flags.state_dir}});
   if (flags.ready_fd >= 0) WriteReady(flags.ready_fd, **server);
-  const int signal = meshrun::os::WaitForTerminationSignal();
+  int signal = meshrun::os::WaitForTerminationSignal();
+  // `systemctl reload` sends it, whether or not there is a policy.
+  const bool of_systemd = std::getenv("INVOCATION_ID") != nullptr;
+  while (signal == SIGHUP && (!flags.policy.empty() || of_systemd)) {
+    if (!flags.policy.empty()) ReloadPolicy(flags.policy, **server);
+    signal = meshrun::os::WaitForTerminationSignal();
+  }
   meshrun::log::Info("stopping", {{"signal", meshrun::SignalName(signal)}});
   // A commit under way is finished, unless its disk hangs.
   std::thread([] {
@@ -230,6 +264,19 @@ int main(int argc, char** argv) {
   app.add_option("--quarantine-window", flags.quarantine_window,
                  "What went before it does not count")
       ->capture_default_str();
+  app.add_option("--quarantine-refusals", flags.quarantine_refusals,
+                 "A node that cannot prepare so many jobs which others can, one after another, "
+                 "takes no jobs until `meshrun undrain`; 0: never")
+      ->check(CLI::Range(0u, 1000u))
+      ->capture_default_str();
+  app.add_option("--connections-per-address", flags.connections_per_address,
+                 "The most TCP connections of one address; of those that make no call, 512 are "
+                 "kept")
+      ->check(CLI::Range(16u, 1'000'000u))
+      ->capture_default_str();
+  app.add_option("--policy", flags.policy,
+                 "File of limits, weights, accounts and partitions of users (docs/operations.md, "
+                 "\"Who may have how much\"); SIGHUP reads it again");
   meshrun::rpc::AddHealthFlags(app, &flags.health_flags);
   app.add_option("--record-events", flags.record_events,
                  "Write every event of the state machine to this file, for replay");

@@ -30,13 +30,24 @@ namespace {
 // Streams that are open then stay on their connection. Below the time for which workers let their
 // ranks go on without a coordinator.
 constexpr int kConnectionAgeMs = 120'000;
+// WatchJob, ReadLogs, GetFlightRecords.
+constexpr size_t kStreamsOfAUser = 512;
+// With those whose workers have gone, and nobody has noticed yet.
+constexpr size_t kSessionsOfANode = 16;
+// Most requests fit; a larger one costs a round trip more.
+constexpr int kWindowBytes = 4096;
+// For TLS and HTTP/2's first frames together.
+constexpr int kHandshakeMs = 10'000;
 
 class RunningServer : public Server {
  public:
-  RunningServer(Options options, std::shared_ptr<certificates::Standing> standing)
+  // `acceptor`: null where options.listen is a Unix socket.
+  RunningServer(Options options, std::shared_ptr<certificates::Standing> standing,
+                std::shared_ptr<rpc::Acceptor> acceptor)
       : has_state_(options.store != nullptr),
         options_(WithStore(std::move(options))),
         standing_(std::move(standing)),
+        acceptor_(std::move(acceptor)),
         loop_({.clock = *options_.clock,
                .store = *options_.store,
                .recipients = recipients_,
@@ -44,28 +55,27 @@ class RunningServer : public Server {
                .heartbeat = options_.heartbeat,
                .retention = options_.retention,
                .quarantine = options_.quarantine,
+               .policy = options_.policy,
+               .sender_limits = SenderLimits(options_),
                .record_path = options_.record_path,
                .has_cluster_id = has_state_,
                .on_turn = [this] { health_.Turned(); }}) {}
   ~RunningServer() override { Stop(); }
 
   absl::Status Begin() {
-    if (options_.listen.empty()) {
-      MESHRUN_ASSIGN_OR_RETURN(options_.listen, rpc::DefaultListenAddress());
-    }
     const std::optional<std::string> unix_path = rpc::UnixPath(options_.listen);
-    if (!unix_path && options_.listen.find(':') == std::string::npos) {
-      return absl::InvalidArgumentError(fmt::format(
-          "'{}' is neither unix:PATH nor HOST:PORT: write for example --listen 0.0.0.0:7480",
-          options_.listen));
-    }
     rpc::CertificateCheck stands;
     if (standing_ != nullptr) {
       stands = [standing = standing_](std::string_view pem) { return standing->Check(pem); };
     }
-    MESHRUN_ASSIGN_OR_RETURN(auto credentials,
-                             rpc::ServerCredentials("meshrun-coordinator", options_.listen,
-                                                    options_.security, std::move(stands)));
+    MESHRUN_ASSIGN_OR_RETURN(
+        auto credentials,
+        rpc::ServerCredentials("meshrun-coordinator", options_.listen, options_.security,
+                               std::move(stands),
+                               [gate = gate_](const rpc::Identity& caller, std::string_view method,
+                                              const absl::Status& allowed) {
+                                 return Admit(*gate, caller, method, allowed);
+                               }));
     // gRPC would replace a socket at which another process listens.
     if (unix_path) {
       MESHRUN_ASSIGN_OR_RETURN(claim_, rpc::SocketClaim::Take(*unix_path));
@@ -75,7 +85,17 @@ class RunningServer : public Server {
     rpc::ConfigureServer(builder);
     // Calls that begin later come over a connection that shows the caller's renewed certificate.
     builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_AGE_MS, kConnectionAgeMs);
-    builder.AddListeningPort(rpc::GrpcTarget(options_.listen), credentials, &port_);
+    int unix_socket = 1;
+    if (acceptor_ != nullptr) {
+      builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, kHandshakeMs);
+      // What a peer may send before the call has been let in. gRPC would let peers that send fast
+      // have megabytes for each of their streams.
+      builder.AddChannelArgument(GRPC_ARG_HTTP2_STREAM_LOOKAHEAD_BYTES, kWindowBytes);
+      builder.AddChannelArgument(GRPC_ARG_HTTP2_BDP_PROBE, 0);
+      acceptor_->Serve(builder, credentials);
+    } else {
+      builder.AddListeningPort(rpc::GrpcTarget(options_.listen), credentials, &unix_socket);
+    }
     builder.RegisterService(&sessions_);
     builder.RegisterService(&jobs_);
     builder.RegisterService(&cluster_);
@@ -83,29 +103,24 @@ class RunningServer : public Server {
     // The loop starts first: whoever connects is served.
     MESHRUN_RETURN_IF_ERROR(loop_.Start());
     server_ = builder.BuildAndStart();
-    if (server_ == nullptr || port_ == 0) {
-      return absl::AlreadyExistsError(fmt::format(
-          "cannot listen on {}: it is taken, or not this host's; choose another --listen, or port "
-          "0 for any free one",
-          options_.listen));
+    if (server_ == nullptr || unix_socket == 0) {
+      return absl::AlreadyExistsError(
+          fmt::format("cannot listen on {}: choose another --listen", options_.listen));
     }
     if (const rpc::TlsFiles& tls = options_.security.tls; !tls.empty() && !unix_path) {
       expiry_.emplace(std::vector<std::string>{tls.cert, tls.ca}, [this](const std::string& text) {
         log::Warning(text);
-        v1::StateEvent event;
-        event.mutable_notice()->set_kind("CertificateEnding");
-        event.mutable_notice()->set_message(text);
-        loop_.PostEnd(std::move(event));
+        Note("CertificateEnding", text);
       });
     }
     health_.Watch(*server_,
                   {v1::SessionService::service_full_name(), v1::JobService::service_full_name(),
                    v1::ClusterService::service_full_name(), v1::StoreService::service_full_name()});
     address_ = options_.listen;
-    if (unix_path) {
-      port_ = 0;
-    } else {
+    if (acceptor_ != nullptr) {
+      port_ = acceptor_->port();
       address_ = fmt::format("{}:{}", address_.substr(0, address_.rfind(':')), port_);
+      acceptor_->Start();
     }
     return absl::OkStatus();
   }
@@ -114,17 +129,52 @@ class RunningServer : public Server {
   int port() const override { return port_; }
   uint64_t term() const override { return loop_.term(); }
 
+  void SetPolicy(v1::Policy policy) override { loop_.SetPolicy(std::move(policy)); }
+  void Note(const std::string& kind, const std::string& message) override {
+    v1::StateEvent event;
+    event.mutable_notice()->set_kind(kind);
+    event.mutable_notice()->set_message(message);
+    loop_.PostEnd(std::move(event));
+  }
+
   void Stop() override {
     loop_.Stop();
     relay_.Stop();
     health_.Stop();
     if (server_ == nullptr) return;
+    if (acceptor_ != nullptr) acceptor_->Stop();
     server_->Shutdown(std::chrono::system_clock::now() + std::chrono::milliseconds(500));
     server_->Wait();
     server_.reset();
   }
 
  private:
+  // Without certificates nobody knows who asks, and all are one user's.
+  static std::optional<Senders::Limits> SenderLimits(const Options& options) {
+    if (options.security.tls.empty() || rpc::UnixPath(options.listen)) return std::nullopt;
+    return Senders::Limits();
+  }
+  Shell MakeShell() {
+    Shell shell{loop_, recipients_, standing_.get(), acceptor_.get()};
+    if (SenderLimits(options_)) {
+      shell.streams = &streams_;
+      shell.sessions = &worker_sessions_;
+      shell.gate = gate_.get();
+    }
+    return shell;
+  }
+  static absl::Status Admit(CallGate& gate, const rpc::Identity& caller, std::string_view method,
+                            const absl::Status& allowed) {
+    if (!allowed.ok()) {
+      gate.OnDenied(caller);
+      return allowed;
+    }
+    // Health checks are read by gRPC itself. A worker's session and its logs come in pieces, and a
+    // node whose ranks have called too much must not be lost for it.
+    const bool is_whole = method.starts_with("/meshrun.v1.") && !method.ends_with("/OpenSession") &&
+                          !method.ends_with("/UploadLog");
+    return is_whole ? gate.Admit(caller) : gate.AdmitUnseen(caller);
+  }
   static Options WithStore(Options options) {
     if (options.store == nullptr) options.store = std::make_unique<MemoryStateStore>();
     const StateStore::Limits limits = options.store->limits();
@@ -137,14 +187,23 @@ class RunningServer : public Server {
   const bool has_state_;
   Options options_;
   const std::shared_ptr<certificates::Standing> standing_;
+  const std::shared_ptr<rpc::Acceptor> acceptor_;
   rpc::LoopHealth health_{options_.health};
   Recipients recipients_;
   EventLoop loop_;
-  LogRelay relay_{{loop_, recipients_, standing_.get()}};
-  SessionService sessions_{{loop_, recipients_, standing_.get()}, relay_};
-  JobService jobs_{{loop_, recipients_, standing_.get()}, relay_};
-  ClusterService cluster_{{loop_, recipients_, standing_.get()}};
-  StoreService store_service_{{loop_, recipients_, standing_.get()}};
+  OpenStreams streams_{kStreamsOfAUser, "streams"};
+  OpenStreams worker_sessions_{kSessionsOfANode, "sessions"};
+  // Calls that gRPC has not matched to a service yet may outlive this server.
+  const std::shared_ptr<CallGate> gate_ = std::make_shared<CallGate>(
+      CallGate::Limits(), *options_.clock, [acceptor = acceptor_](const std::string& name) {
+        if (acceptor != nullptr) acceptor->CloseBusiest(name);
+      });
+  const Shell shell_ = MakeShell();
+  LogRelay relay_{shell_};
+  SessionService sessions_{shell_, relay_};
+  JobService jobs_{shell_, relay_};
+  ClusterService cluster_{shell_};
+  StoreService store_service_{shell_};
   int port_ = 0;
   std::string address_;
   rpc::SocketClaim claim_;
@@ -162,7 +221,20 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(Options options) {
                       {.deny_file = options.security.deny_file,
                        .on_problem = [](const std::string& text) { log::Error(text); }}));
   }
-  auto server = std::make_unique<RunningServer>(std::move(options), std::move(standing));
+  if (options.listen.empty()) {
+    MESHRUN_ASSIGN_OR_RETURN(options.listen, rpc::DefaultListenAddress());
+  }
+  std::shared_ptr<rpc::Acceptor> acceptor;
+  if (!rpc::UnixPath(options.listen)) {
+    if (options.listen.find(':') == std::string::npos) {
+      return absl::InvalidArgumentError(fmt::format(
+          "'{}' is neither unix:PATH nor HOST:PORT: write for example --listen 0.0.0.0:7480",
+          options.listen));
+    }
+    MESHRUN_ASSIGN_OR_RETURN(acceptor, rpc::Acceptor::Listen(options.listen, options.connections));
+  }
+  auto server =
+      std::make_unique<RunningServer>(std::move(options), std::move(standing), std::move(acceptor));
   MESHRUN_RETURN_IF_ERROR(server->Begin());
   return server;
 }

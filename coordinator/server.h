@@ -12,6 +12,7 @@
 #include "absl/status/statusor.h"
 #include "coordinator/state_store/state_store.h"
 #include "core/clock.h"
+#include "core/rpc/acceptor.h"
 #include "core/rpc/loop_health.h"
 #include "core/rpc/security.h"
 
@@ -29,9 +30,12 @@ class Server {
     SteadyNanos heartbeat = std::chrono::seconds(1);
     v1::Retention retention = {};
     v1::Quarantine quarantine = {};
+    v1::Policy policy = {};
     std::string record_path;
     const Clock* clock = &Clock::Real();
     rpc::LoopHealth::Options health;
+    // On a TCP address.
+    rpc::Acceptor::Limits connections;
   };
 
   // INVALID_ARGUMENT (address or TLS files), PERMISSION_DENIED (the socket's directory is open to
@@ -44,6 +48,10 @@ class Server {
   // 0 on a Unix socket.
   virtual int port() const = 0;
   virtual uint64_t term() const = 0;
+  // In place of Options::policy from now on.
+  virtual void SetPolicy(v1::Policy policy) = 0;
+  // Something that people should know, as an event.
+  virtual void Note(const std::string& kind, const std::string& message) = 0;
   // Ends calls and sessions with UNAVAILABLE; returns when all have ended. Idempotent.
   virtual void Stop() = 0;
 };

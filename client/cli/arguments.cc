@@ -7,7 +7,7 @@
 #include <cctype>
 #include <charconv>
 
-#include "client/suggest.h"
+#include "core/suggest.h"
 
 namespace meshrun::client {
 namespace {

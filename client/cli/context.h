@@ -78,6 +78,7 @@ void AddEvents(FlagSet& root, Commands* commands);
 void AddWhy(FlagSet& root, Commands* commands);
 void AddWait(FlagSet& root, Commands* commands);
 void AddSignal(FlagSet& root, Commands* commands);
+void AddLimits(FlagSet& root, Commands* commands);
 void AddNodes(FlagSet& root, Commands* commands);
 void AddNode(FlagSet& root, Commands* commands);
 void AddDev(FlagSet& root, Commands* commands);

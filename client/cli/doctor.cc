@@ -10,6 +10,7 @@
 #include <filesystem>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <sstream>
 
 #include "client/cli/context.h"
@@ -135,15 +136,32 @@ void CheckCoordinator(const DoctorFlags& flags, Checks* checks) {
          near ? ""
               : "times shown will be wrong (no decision rests on them): run NTP on both hosts"});
   }
+  size_t unlimited = 0;
+  std::optional<std::string> first_unlimited;
   const auto nodes = (*client)->ListNodes();
   for (const v1::Node& node : nodes.value_or(std::vector<v1::Node>())) {
     if (node.state() != v1::NODE_STATE_HEALTHY) {
       checks->push_back(
-          {Level::kWarn, "node " + node.name(), StateName(node.state()), "see its daemon's log"});
+          {Level::kWarn, "node " + node.name(),
+           fmt::format("{}{}{}", StateName(node.state()), node.problems().empty() ? "" : ": ",
+                       fmt::join(node.problems(), "; ")),
+           node.problems().empty() ? "see its daemon's log" : "mend it there"});
     } else if (node.version() != kVersion) {
       checks->push_back({Level::kWarn, "node " + node.name(), "version " + node.version(),
                          fmt::format("install {} there too", kVersion)});
     }
+    const auto& limits = node.resources().limits();
+    if (std::find(limits.begin(), limits.end(), "memory") == limits.end()) {
+      ++unlimited;
+      first_unlimited = std::min(first_unlimited.value_or(node.name()), node.name());
+    }
+  }
+  if (unlimited > 0) {
+    checks->push_back(
+        {Level::kWarn, "memory limits",
+         unlimited == 1 ? "none on " + *first_unlimited
+                        : fmt::format("none on {} nodes, one is {}", unlimited, *first_unlimited),
+         "a job there may use more than its --memory: docs/operations.md, Limits"});
   }
 }
 

@@ -15,9 +15,9 @@
 #include "client/cli/context.h"
 #include "client/cli/help.h"
 #include "client/cli/output_stream.h"
-#include "client/suggest.h"
 #include "core/exit_codes.h"
 #include "core/os/process.h"
+#include "core/suggest.h"
 
 namespace meshrun::client {
 namespace {
@@ -154,6 +154,7 @@ int Main(int argc, char** argv) {
   AddWhy(flags, &commands);
   AddEvents(flags, &commands);
   AddLogs(flags, &commands);
+  AddLimits(flags, &commands);
   AddNodes(flags, &commands);
   AddNode(flags, &commands);
   AddDev(flags, &commands);

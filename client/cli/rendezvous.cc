@@ -12,11 +12,11 @@
 
 #include "client/cli/arguments.h"
 #include "client/cli/context.h"
-#include "client/suggest.h"
 #include "core/os/process.h"
 #include "core/os/user.h"
 #include "core/rpc/security.h"
 #include "core/status.h"
+#include "core/suggest.h"
 #include "core/text.h"
 
 namespace meshrun::client {
@@ -364,7 +364,9 @@ absl::StatusOr<v1::Job> Rendezvous::AwaitJob(const v1::JobSpec& spec,
         if (!nodes.ok()) return nodes.status();
         const std::string own = node_rank_ ? fmt::format("node{}-", *node_rank_) : node_name_;
         for (const v1::Node& node : *nodes) {
-          if (node.state() != v1::NODE_STATE_HEALTHY || !node.name().starts_with(own)) continue;
+          const bool takes_part =
+              node.state() == v1::NODE_STATE_HEALTHY || node.state() == v1::NODE_STATE_UNHEALTHY;
+          if (!takes_part || !node.name().starts_with(own)) continue;
           return absl::InvalidArgumentError(
               fmt::format("--node-rank {}: {} is that node: each has a rank of its own",
                           *node_rank_, node.name()));
@@ -399,8 +401,8 @@ void Rendezvous::AwaitOthers(Client& client) const {
     const auto nodes = client.ListNodes();
     if (!nodes.ok()) return;
     const bool others = std::any_of(nodes->begin(), nodes->end(), [this](const v1::Node& node) {
-      return node.name() != node_name_ &&
-             (node.state() == v1::NODE_STATE_HEALTHY || node.state() == v1::NODE_STATE_DRAINING);
+      return node.name() != node_name_ && node.state() != v1::NODE_STATE_SUSPECT &&
+             node.state() != v1::NODE_STATE_LOST;
     });
     if (!others || Pause(milliseconds(50)) != 0) return;
   }

@@ -4,7 +4,7 @@
 
 #include <set>
 
-#include "client/suggest.h"
+#include "core/suggest.h"
 
 namespace meshrun::client {
 

@@ -25,9 +25,11 @@ std::string LabelsText(const v1::Node& node) {
   return out;
 }
 
-// Reason of the drain; of a node that is not drained, its own reason.
-std::string DrainText(const v1::Node& node) {
-  return node.drained() ? node.drained_because() : node.drain_reason();
+// Why nothing new is placed there: the reason of the drain, or its own, and its problems.
+std::string ReasonText(const v1::Node& node) {
+  const std::string& drain = node.drained() ? node.drained_because() : node.drain_reason();
+  const std::string problems = fmt::format("{}", fmt::join(node.problems(), "; "));
+  return drain.empty() || problems.empty() ? drain + problems : drain + "; " + problems;
 }
 
 }  // namespace
@@ -52,7 +54,7 @@ std::string NodeTable(std::vector<v1::Node> nodes, nanoseconds now, int width) {
                r.gpus().empty() ? "" : fmt::format("{}/{}", node.gpus_used_size(), r.gpus_size()),
                FormatBytes(r.memory_bytes()), node.addresses().empty() ? "" : node.addresses(0),
                Ago(now, FromProto(node.registered_at())), Ago(now, FromProto(node.last_seen_at())),
-               node.version(), LabelsText(node), OneLine(DrainText(node), kNoteWidth)});
+               node.version(), LabelsText(node), OneLine(ReasonText(node), kNoteWidth)});
   }
   return table.Render(0, width);
 }
@@ -73,6 +75,7 @@ std::string DescribeNode(const v1::Node& node, nanoseconds now) {
                                                       Age(FromProto(node.drain_deadline()) - now))
                                         : ""));
   }
+  for (const std::string& problem : node.problems()) field("problem", problem);
   field("slots",
         fmt::format("{} of {} in use, {}", node.slots_used(), r.slots(), Count(r.cores(), "core")));
   field("memory", fmt::format("{} of {} reserved", FormatBytes(node.memory_used_bytes()),
@@ -84,6 +87,8 @@ std::string DescribeNode(const v1::Node& node, nanoseconds now) {
           fmt::format("{}, {}{}", gpu.model(), FormatBytes(gpu.memory_bytes()),
                       used ? ", in use" : ""));
   }
+  field("limits", r.limits().empty() ? "none: jobs are not held to what they asked for"
+                                     : fmt::format("{}", fmt::join(r.limits(), ", ")));
   const auto when = [&](const google::protobuf::Timestamp& at) {
     return fmt::format("{} ({})", AbsoluteTime(FromProto(at)), Ago(now, FromProto(at)));
   };

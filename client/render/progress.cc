@@ -39,6 +39,9 @@ std::string BarGlyphs(double fraction, int columns, const Style& style) {
   return Paint(style, Colour::kGreen, done) + Paint(style, Colour::kGrey, left);
 }
 
+// 29 of 100 steps are 29 %, although 0.29 * 100 is a little less in binary.
+double WholePercent(double fraction) { return std::floor(fraction * 100 + 1e-9); }
+
 }  // namespace
 
 void ProgressMeter::Update(const v1::Progress& progress, std::chrono::nanoseconds now) {
@@ -98,7 +101,7 @@ std::string ProgressMeter::Bar(const std::string& name, const Style& style) cons
   size_t bar_columns = 0;
   std::string rest;
   if (const auto fraction = Fraction()) {
-    const std::string percent = fmt::format(" {:3.0f}%", std::floor(*fraction * 100));
+    const std::string percent = fmt::format(" {:3.0f}%", WholePercent(*fraction));
     std::string counts = fmt::format("  {}/{}", last_.step(), last_.total_steps());
     // The percentage stays, whatever is left out for it.
     const auto left = [&] {
@@ -136,7 +139,7 @@ std::string ProgressMeter::Line() const {
   std::vector<std::string> parts;
   if (const auto fraction = Fraction()) {
     parts.push_back(fmt::format("step {}/{} ({:.0f}%)", last_.step(), last_.total_steps(),
-                                std::floor(*fraction * 100)));
+                                WholePercent(*fraction)));
   } else if (last_.has_step()) {
     parts.push_back(fmt::format("step {}", last_.step()));
   }

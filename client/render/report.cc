@@ -203,10 +203,10 @@ std::string StateName(v1::RankState state) {
 }
 
 std::string JobTable(const std::vector<v1::Job>& jobs, nanoseconds now, int width) {
-  Table table({"JOB", "STATE", "~>PRIORITY", "~>RANKS", "~>RESTARTS", "~SUBMITTED", "RUNTIME",
-               "PROGRESS", "REASON"});
+  Table table({"JOB", "~USER", "STATE", "~>PRIORITY", "~>RANKS", "~>RESTARTS", "~SUBMITTED",
+               "RUNTIME", "PROGRESS", "REASON"});
   for (const v1::Job& job : jobs) {
-    table.Add({job.job_id(), StateName(job.state()),
+    table.Add({job.job_id(), job.submitter(), StateName(job.state()),
                job.spec().priority() == 0 ? "" : fmt::format("{}", job.spec().priority()),
                job.world_size() == 0 ? "-" : fmt::format("{}", job.world_size()),
                job.restarts() == 0 ? "" : fmt::format("{}", job.restarts()),
@@ -222,7 +222,8 @@ std::string FailureReport(const v1::Job& job, const Style& style) {
   const v1::Failure& failure = job.failure();
   std::string out =
       fmt::format("  {}  {}\n", Paint(style, Colour::kBold, "first failure"), FailureSentence(job));
-  if (const auto meaning = SignalMeaning(failure.exit().signal()); !meaning.empty()) {
+  const auto meaning = SignalMeaning(failure.exit().signal());
+  if (!meaning.empty() && !failure.exit().out_of_memory()) {
     out += fmt::format("                 {}\n", meaning);
   }
   // The sentence above has its first line.

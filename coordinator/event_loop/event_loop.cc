@@ -9,7 +9,9 @@
 #include <sstream>
 #include <utility>
 
+#include "core/error_detail.h"
 #include "core/ids.h"
+#include "core/log.h"
 #include "core/os/fd.h"
 #include "core/proto_time.h"
 #include "core/status.h"
@@ -23,6 +25,8 @@ constexpr int kClusterIdLength = 20;
 constexpr std::chrono::milliseconds kSlowCommit(200);
 // A commit that takes longer stops the state machine's clock.
 constexpr std::chrono::seconds kStandStill(1);
+constexpr std::chrono::seconds kForgetSenders(10);
+constexpr std::chrono::milliseconds kFullQueueWait(100);
 
 // What is recorded: without the values of environments, which are the ranks' alone.
 v1::StateEvent WithoutValues(v1::StateEvent event) {
@@ -39,6 +43,20 @@ v1::StateEvent WithoutValues(v1::StateEvent event) {
     row.set_value(record.SerializeAsString());
   }
   return event;
+}
+
+// While an event is stepped, everybody waits, and heartbeats too.
+constexpr std::chrono::milliseconds kSlowStep(250);
+
+void WarnIfSlow(const v1::StateEvent& event, std::chrono::steady_clock::duration took) {
+  if (took < kSlowStep) return;
+  const auto* const kind = event.GetReflection()->GetOneofFieldDescriptor(
+      event, v1::StateEvent::descriptor()->FindOneofByName("event"));
+  log::Warning("an event took long: everybody waited for it",
+               {{"event", kind == nullptr ? "none" : kind->name()},
+                {"ms", std::chrono::duration_cast<std::chrono::milliseconds>(took).count()},
+                {"bytes", event.ByteSizeLong()},
+                {"user", event.caller().user()}});
 }
 
 }  // namespace
@@ -96,48 +114,54 @@ absl::Status EventLoop::Post(v1::StateEvent event) {
   if (event.event_case() == v1::StateEvent::kSubmitJob) {
     event.set_random(RandomIdSource().Next());
   }
-  const size_t bytes = event.ByteSizeLong();
+  Senders::Event sent = Senders::EventOf(event, event.ByteSizeLong());
   MutexLock lock(mu_);
   if (stopping_) return absl::UnavailableError("the coordinator is stopping");
-  MESHRUN_RETURN_IF_ERROR(CheckRoom(bytes));
-  Enqueue(std::move(event), bytes);
+  MESHRUN_RETURN_IF_ERROR(CheckRoom(sent.bytes));
+  if (senders_) MESHRUN_RETURN_IF_ERROR(senders_->Admit(sent));
+  Enqueue(std::move(event), std::move(sent));
   return absl::OkStatus();
 }
 
 absl::StatusOr<bool> EventLoop::PostMessage(v1::StateEvent event, std::function<void()> resume) {
-  const size_t bytes = event.ByteSizeLong();
+  Senders::Event sent = Senders::EventOf(event, event.ByteSizeLong());
   MutexLock lock(mu_);
   if (stopping_) return absl::UnavailableError("the coordinator is stopping");
-  const bool has_room = CheckRoom(bytes).ok();
-  Enqueue(std::move(event), bytes);
-  if (!has_room) paused_.push_back(std::move(resume));
+  std::string sender = sent.sender;
+  const bool room_in_all = CheckRoom(sent.bytes).ok();
+  Enqueue(std::move(event), std::move(sent));
+  const bool has_room = room_in_all && !(senders_ && senders_->IsFull(sender));
+  if (!has_room) paused_.push_back({std::move(sender), std::move(resume)});
   return has_room;
 }
 
 absl::Status EventLoop::CheckRoom(size_t bytes) const {
   if (queue_.size() >= options_.queue_limit) {
-    return absl::ResourceExhaustedError(
-        fmt::format("the coordinator has {} events waiting, and takes no more", queue_.size()));
+    return TryAgainLater(
+        fmt::format("the coordinator has {} events waiting, and takes no more", queue_.size()),
+        kFullQueueWait);
   }
   if (queue_bytes_ + bytes > options_.queue_bytes_limit) {
-    return absl::ResourceExhaustedError(
+    return TryAgainLater(
         fmt::format("the coordinator has events of {} waiting, and takes no more than {}",
-                    FormatBytes(queue_bytes_), FormatBytes(options_.queue_bytes_limit)));
+                    FormatBytes(queue_bytes_), FormatBytes(options_.queue_bytes_limit)),
+        kFullQueueWait);
   }
   return absl::OkStatus();
 }
 
-void EventLoop::Enqueue(v1::StateEvent event, size_t bytes) {
+void EventLoop::Enqueue(v1::StateEvent event, Senders::Event sent) {
+  if (senders_) senders_->OnQueued(sent, options_.clock.SteadyNow());
+  queue_bytes_ += sent.bytes;
   // Stamped under the lock: the order of the queue is the order of time.
-  queue_.push_back({Stamped(std::move(event)), bytes});
-  queue_bytes_ += bytes;
+  queue_.push_back({Stamped(std::move(event)), std::move(sent)});
   if (queue_.size() == seen_ + 1) arrived_.NotifyAll();
 }
 
 void EventLoop::PostEnd(v1::StateEvent event) {
   MutexLock lock(mu_);
   if (stopping_) return;
-  Enqueue(std::move(event), 0);
+  Enqueue(std::move(event), {});
 }
 
 std::string EventLoop::read_only_reason() const {
@@ -212,39 +236,62 @@ void EventLoop::Turn() {
 
 EventLoop::Batch EventLoop::TakeBatch() {
   Batch batch;
-  std::vector<std::function<void()>> resumed;
+  std::vector<Paused> resumed;
   {
     MutexLock lock(mu_);
     while (!queue_.empty() && batch.size() < options_.batch_limit) {
       batch.push_back(std::move(queue_.front().event));
-      queue_bytes_ -= queue_.front().bytes;
+      queue_bytes_ -= queue_.front().sent.bytes;
+      if (senders_) senders_->OnTaken(queue_.front().sent);
       queue_.pop_front();
     }
     seen_ -= std::min(seen_, batch.size());
     const bool has_room =
         queue_.size() <= options_.queue_limit / 2 && queue_bytes_ <= options_.queue_bytes_limit / 2;
-    if (has_room) resumed.swap(paused_);
+    if (has_room) {
+      const auto first = std::stable_partition(
+          paused_.begin(), paused_.end(),
+          [&](const Paused& paused) { return senders_ && !senders_->HasRoom(paused.sender); });
+      resumed.assign(std::make_move_iterator(first), std::make_move_iterator(paused_.end()));
+      paused_.erase(first, paused_.end());
+    }
   }
-  for (const auto& resume : resumed) resume();
+  for (const Paused& paused : resumed) paused.resume();
   return batch;
 }
 
 Actions EventLoop::StepBatch(StateMachine& machine, Batch& batch) {
   batch.back().set_end_of_batch(true);
   Actions all;
+  Costs costs;
   for (const v1::StateEvent& event : batch) {
     if (record_.is_open() && &machine == &machine_) {
       std::ostringstream bytes;
       google::protobuf::util::SerializeDelimitedToOstream(WithoutValues(event), &bytes);
       unrecorded_ += bytes.str();
     }
+    const auto began = std::chrono::steady_clock::now();
     Actions actions = machine.Step(event);
+    const SteadyNanos took = std::chrono::steady_clock::now() - began;
+    WarnIfSlow(event, took);
+    if (options_.sender_limits) costs.emplace_back(Senders::EventOf(event, 0), took);
     all.list.insert(all.list.end(), std::make_move_iterator(actions.list.begin()),
                     std::make_move_iterator(actions.list.end()));
     all.rows = std::move(actions.rows);
     all.damage.Update(actions.damage);
   }
+  Charge(costs);
   return all;
+}
+
+void EventLoop::Charge(const Costs& costs) {
+  if (costs.empty()) return;
+  const SteadyNanos now = options_.clock.SteadyNow();
+  MutexLock lock(mu_);
+  for (const auto& [sent, took] : costs) senders_->OnStepped(sent, took);
+  if (now - senders_forgotten_at_ < kForgetSenders) return;
+  senders_forgotten_at_ = now;
+  senders_->Forget(now);
 }
 
 void EventLoop::Process(Batch batch) {
@@ -333,7 +380,18 @@ void EventLoop::Release() {
   uncommitted_.clear();
 }
 
-v1::StateEvent EventLoop::RestoreEvent(const std::vector<v1::StateRow>& rows) const {
+void EventLoop::SetPolicy(v1::Policy policy) {
+  v1::StateEvent event;
+  *event.mutable_set_policy() = policy;
+  {
+    // Where the coordinator is read-only, the state that is restored after it has this one.
+    MutexLock lock(policy_mu_);
+    policy_ = std::move(policy);
+  }
+  PostEnd(std::move(event));
+}
+
+v1::StateEvent EventLoop::RestoreEvent(std::vector<v1::StateRow> rows) const {
   v1::StateEvent event;
   v1::RestoreEvent& restore = *event.mutable_restore();
   restore.set_term(term_);
@@ -342,7 +400,14 @@ v1::StateEvent EventLoop::RestoreEvent(const std::vector<v1::StateRow>& rows) co
   *restore.mutable_heartbeat_interval() = ToProtoDuration(options_.heartbeat);
   *restore.mutable_retention() = options_.retention;
   *restore.mutable_quarantine() = options_.quarantine;
-  restore.mutable_rows()->Add(rows.begin(), rows.end());
+  {
+    MutexLock lock(policy_mu_);
+    *restore.mutable_policy() = policy_;
+  }
+  // Moved: the rows can be most of what there is memory for.
+  restore.mutable_rows()->Reserve(static_cast<int>(rows.size()));
+  for (v1::StateRow& row : rows) *restore.add_rows() = std::move(row);
+  rows = {};
   return Stamped(std::move(event));
 }
 
@@ -362,9 +427,9 @@ absl::Status EventLoop::FindClusterId() {
 }
 
 absl::Status EventLoop::Restore() {
-  MESHRUN_ASSIGN_OR_RETURN(const std::vector<v1::StateRow> rows, options_.store.Load());
+  MESHRUN_ASSIGN_OR_RETURN(std::vector<v1::StateRow> rows, options_.store.Load());
   Batch batch;
-  batch.push_back(RestoreEvent(rows));
+  batch.push_back(RestoreEvent(std::move(rows)));
   Actions actions = StepBatch(machine_, batch);
   MESHRUN_RETURN_IF_ERROR(actions.damage);
   MESHRUN_RETURN_IF_ERROR(options_.store.Commit(term_, actions.rows));

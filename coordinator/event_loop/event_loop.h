@@ -31,11 +31,13 @@
 #include <optional>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "coordinator/event_loop/recipients.h"
+#include "coordinator/event_loop/senders.h"
 #include "coordinator/event_loop/store_thread.h"
 #include "coordinator/state_machine/state_machine.h"
 #include "coordinator/state_store/state_store.h"
@@ -56,9 +58,12 @@ class EventLoop {
     SteadyNanos read_only_after = std::chrono::seconds(3);
     v1::Retention retention = {};
     v1::Quarantine quarantine = {};
+    v1::Policy policy = {};
     // Events waiting, and their bytes; more are refused.
     size_t queue_limit = 65'536;
     size_t queue_bytes_limit = 256u << 20;
+    // For each sender; absent: all senders are one user's.
+    std::optional<Senders::Limits> sender_limits = std::nullopt;
     // The most events of one batch.
     size_t batch_limit = 4096;
     // File that each event is written to, after its length, when its batch is durable; empty: none.
@@ -69,7 +74,9 @@ class EventLoop {
     std::function<void()> on_turn;
   };
 
-  explicit EventLoop(const Options& options) : options_(options) {}
+  explicit EventLoop(const Options& options) : options_(options), policy_(options.policy) {
+    if (options_.sender_limits) senders_.emplace(*options_.sender_limits);
+  }
   ~EventLoop() { Stop(); }
 
   // Raises the term, makes it durable, restores the state, starts the thread. DATA_LOSS names a row
@@ -78,13 +85,17 @@ class EventLoop {
   // Ends all calls and sessions with UNAVAILABLE, and waits for a commit under way. Idempotent.
   void Stop();
 
-  // RESOURCE_EXHAUSTED: the queue is full. UNAVAILABLE: stopping.
+  // RESOURCE_EXHAUSTED: the queue, or the sender's share of it, is full; the rest as of
+  // Senders::Admit. UNAVAILABLE: stopping.
   absl::Status Post(v1::StateEvent event);
-  // A message of a session. Where the queue is full it is taken all the same, and the answer is
-  // false: the session is to read nothing more until `resume` is called, on the loop's thread. So
-  // at most one message of each session stands beyond the limit, and its worker waits.
+  // A message of a session. Where the queue, or the session's share of it, is full it is taken all
+  // the same, and the answer is false: the session is to read nothing more until `resume` is
+  // called, on the loop's thread. So at most one message of each session stands beyond the limit,
+  // and its worker waits.
   // UNAVAILABLE: stopping; `resume` is not called then.
   absl::StatusOr<bool> PostMessage(v1::StateEvent event, std::function<void()> resume);
+  // In place of Options::policy from now on. Never refused.
+  void SetPolicy(v1::Policy policy);
   // For events that must not be lost: a call or a session has ended. Never refused, even when the
   // queue is full: there are at most as many of them as calls and sessions.
   void PostEnd(v1::StateEvent event);
@@ -120,11 +131,14 @@ class EventLoop {
   void StandStill(SteadyNanos took);
   // Steps all, the last one as the end of the batch, and keeps their bytes for the record.
   Actions StepBatch(StateMachine& machine, Batch& batch);
+  using Costs = std::vector<std::pair<Senders::Event, SteadyNanos>>;
+  // The senders of what was stepped, and how long each took.
+  void Charge(const Costs& costs);
   // The steady clock without the time in which commits hung.
   SteadyNanos Now() const { return options_.clock.SteadyNow() - SteadyNanos(stood_still_.load()); }
   v1::StateEvent Stamped(v1::StateEvent event) const;
-  v1::StateEvent RestoreEvent(const std::vector<v1::StateRow>& rows) const;
-  void Enqueue(v1::StateEvent event, size_t bytes) MESHRUN_REQUIRES(mu_);
+  v1::StateEvent RestoreEvent(std::vector<v1::StateRow> rows) const;
+  void Enqueue(v1::StateEvent event, Senders::Event sent) MESHRUN_REQUIRES(mu_);
   // RESOURCE_EXHAUSTED: beyond a limit with so many bytes more.
   absl::Status CheckRoom(size_t bytes) const MESHRUN_REQUIRES(mu_);
   absl::Status Restore();
@@ -145,7 +159,7 @@ class EventLoop {
   void RefuseWaitingReads();
   absl::Status Refusal() const;
   void BeginProbe();
-  void OnProbed(const Outcome& outcome);
+  void OnProbed(Outcome& outcome);
 
   const Options options_;
   StateMachine machine_;
@@ -183,16 +197,25 @@ class EventLoop {
   // Another coordinator has begun a higher term on this state.
   bool superseded_ = false;
 
+  mutable Mutex policy_mu_;
+  v1::Policy policy_ MESHRUN_GUARDED_BY(policy_mu_);
+
   mutable Mutex mu_;
   CondVar arrived_;
   struct Queued {
     v1::StateEvent event;
-    size_t bytes = 0;
+    Senders::Event sent;
   };
   std::deque<Queued> queue_ MESHRUN_GUARDED_BY(mu_);
   size_t queue_bytes_ MESHRUN_GUARDED_BY(mu_) = 0;
-  // Resume functions of sessions that wait for room.
-  std::vector<std::function<void()>> paused_ MESHRUN_GUARDED_BY(mu_);
+  // Sessions that wait for room.
+  struct Paused {
+    std::string sender;
+    std::function<void()> resume;
+  };
+  std::vector<Paused> paused_ MESHRUN_GUARDED_BY(mu_);
+  std::optional<Senders> senders_ MESHRUN_GUARDED_BY(mu_);
+  SteadyNanos senders_forgotten_at_ MESHRUN_GUARDED_BY(mu_){0};
   // How many of the queue's events AnswerDuringCommit has seen.
   size_t seen_ MESHRUN_GUARDED_BY(mu_) = 0;
   bool poked_ MESHRUN_GUARDED_BY(mu_) = false;

@@ -25,6 +25,7 @@ bool IsRead(const v1::StateEvent& event) {
     case v1::StateEvent::kListNodes:
     case v1::StateEvent::kDescribeCluster:
     case v1::StateEvent::kListEvents:
+    case v1::StateEvent::kDescribeLimits:
     case v1::StateEvent::kReadLogs:
       return true;
     case v1::StateEvent::kTick:
@@ -50,6 +51,7 @@ bool IsRead(const v1::StateEvent& event) {
     case v1::StateEvent::kGetWorld:
     case v1::StateEvent::kUploadFlightRecord:
     case v1::StateEvent::kNotice:
+    case v1::StateEvent::kSetPolicy:
     case v1::StateEvent::kCommitCheckpoint:
     case v1::StateEvent::kGetCheckpoint:
     case v1::StateEvent::kReportFinished:
@@ -127,7 +129,7 @@ void EventLoop::OnViewLoaded() {
     // Its rows stay unwritten.
     view_ = std::make_unique<StateMachine>();
     Batch batch;
-    batch.push_back(RestoreEvent(loaded->rows));
+    batch.push_back(RestoreEvent(std::move(loaded->rows)));
     frozen_now_nanos_ = batch.back().now_nanos();
     if (!StepBatch(*view_, batch).damage.ok()) view_.reset();
   }
@@ -155,10 +157,10 @@ void EventLoop::BeginProbe() {
   });
 }
 
-void EventLoop::OnProbed(const Outcome& outcome) {
+void EventLoop::OnProbed(Outcome& outcome) {
   if (!outcome.status.ok()) return;
   Batch batch;
-  batch.push_back(RestoreEvent(outcome.rows));
+  batch.push_back(RestoreEvent(std::move(outcome.rows)));
   unrecorded_.clear();
   Actions actions = StepBatch(machine_, batch);
   if (!actions.damage.ok()) {
@@ -255,7 +257,7 @@ void EventLoop::ProcessReadOnly(Batch batch) {
     } else if (event.has_session_closed()) {
       options_.recipients.Close(event.session_closed().session_id(), absl::OkStatus());
       if (hung) held_.push_back(std::move(event));
-    } else if (event.has_call_cancelled()) {
+    } else if (event.has_call_cancelled() || event.has_set_policy()) {
       if (hung) held_.push_back(std::move(event));
     } else if (IsRead(event)) {
       AnswerRead(std::move(event));

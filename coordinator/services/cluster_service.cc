@@ -29,5 +29,6 @@ MESHRUN_POST_UNARY(ClusterService, ListEvents, list_events)
 MESHRUN_POST_UNARY(ClusterService, DrainNode, drain_node)
 MESHRUN_POST_UNARY(ClusterService, UndrainNode, undrain_node)
 MESHRUN_POST_UNARY(ClusterService, RemoveNode, remove_node)
+MESHRUN_POST_UNARY(ClusterService, DescribeLimits, describe_limits)
 
 }  // namespace meshrun::coordinator

@@ -23,6 +23,9 @@ class ClusterService : public v1::ClusterService::CallbackService {
                                         v1::UndrainNodeResponse*) override;
   grpc::ServerUnaryReactor* RemoveNode(grpc::CallbackServerContext*, const v1::RemoveNodeRequest*,
                                        v1::RemoveNodeResponse*) override;
+  grpc::ServerUnaryReactor* DescribeLimits(grpc::CallbackServerContext*,
+                                           const v1::DescribeLimitsRequest*,
+                                           v1::DescribeLimitsResponse*) override;
 
  private:
   Shell shell_;

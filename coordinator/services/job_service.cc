@@ -19,8 +19,9 @@ class StreamCall : public OutgoingStream<grpc::ServerWriteReactor<Response>, Res
  public:
   explicit StreamCall(Shell shell) : shell_(shell), call_id_(shell.loop.NewId()) {}
 
+  // `refused`: what Shell::Receive says of the request.
   grpc::ServerWriteReactor<Response>* Begin(grpc::CallbackServerContext& context,
-                                            v1::StateEvent event) {
+                                            v1::StateEvent event, const absl::Status& refused) {
     context.AddInitialMetadata(rpc::kReachedKey, "1");
     this->StartSendInitialMetadata();
     event.set_call_id(call_id_);
@@ -37,7 +38,8 @@ class StreamCall : public OutgoingStream<grpc::ServerWriteReactor<Response>, Res
                          event.mutable_call_cancelled()->set_call_id(id);
                          shell.loop.PostEnd(std::move(event));
                        });
-    const absl::Status status = shell_.loop.Post(std::move(event));
+    const absl::Status status =
+        refused.ok() ? shell_.PostStream(context, std::move(event), &place_) : refused;
     if (!status.ok() && shell_.recipients.RemoveCall(call_id_))
       this->Finish(rpc::ToGrpc(status, v1::ERROR_ORIGIN_COORDINATOR));
     return this;
@@ -86,6 +88,7 @@ class StreamCall : public OutgoingStream<grpc::ServerWriteReactor<Response>, Res
   const uint64_t call_id_;
   const std::shared_ptr<Expelled> expelled_ = std::make_shared<Expelled>();
   CertificateWatch certificate_;
+  OpenStreams::Place place_;
 };
 
 }  // namespace
@@ -102,7 +105,7 @@ grpc::ServerWriteReactor<v1::WatchJobResponse>* JobService::WatchJob(
   v1::StateEvent event;
   *event.mutable_watch_job() = *request;
   return (new StreamCall<v1::WatchJobResponse, Sends::kMerged>(shell_))
-      ->Begin(*context, std::move(event));
+      ->Begin(*context, std::move(event), shell_.Receive(*context, *request));
 }
 
 grpc::ServerWriteReactor<v1::ReadLogsResponse>* JobService::ReadLogs(
@@ -116,7 +119,7 @@ grpc::ServerWriteReactor<v1::GetFlightRecordsResponse>* JobService::GetFlightRec
   v1::StateEvent event;
   *event.mutable_get_flight_records() = *request;
   return (new StreamCall<v1::GetFlightRecordsResponse, Sends::kAll>(shell_))
-      ->Begin(*context, std::move(event));
+      ->Begin(*context, std::move(event), shell_.Receive(*context, *request));
 }
 
 }  // namespace meshrun::coordinator

@@ -70,7 +70,9 @@ class LogReader
     certificate_.Begin(shell_, context, [weak = weak_from_this()](const absl::Status& why) {
       if (const auto reader = weak.lock()) reader->Expel(why);
     });
-    const absl::Status status = shell_.loop.Post(std::move(event));
+    const absl::Status refused = shell_.Receive(context, request);
+    const absl::Status status =
+        refused.ok() ? shell_.PostStream(context, std::move(event), &place_) : refused;
     if (!status.ok() && shell_.recipients.RemoveCall(call_id_)) End(status);
   }
 
@@ -272,6 +274,7 @@ class LogReader
   std::shared_ptr<LogReader> self_;
   grpc::Alarm alarm_;
   CertificateWatch certificate_;
+  OpenStreams::Place place_;
 
   // Files that have not ended.
   std::map<std::string, LogSource> sources_ MESHRUN_GUARDED_BY(mu_);
@@ -287,6 +290,11 @@ class LogReader
 void LogUpload::OnReadDone(bool ok) {
   if (!ok) {
     Finish(grpc::Status::OK);
+    return;
+  }
+  if (const absl::Status status = rpc::CheckBounds(request_); !status.ok()) {
+    error_ = status;
+    End(status);
     return;
   }
   if (reader_ == nullptr) {
@@ -310,7 +318,10 @@ void LogUpload::OnReadDone(bool ok) {
     return;
   }
   request_.set_stream_id(stream_id_);
-  if (!request_.error().empty()) error_ = absl::UnavailableError(request_.error());
+  if (!request_.error().empty()) {
+    error_ = request_.gone() ? absl::NotFoundError(request_.error())
+                             : absl::UnavailableError(request_.error());
+  }
   const LogReader::Answer answer = reader_->Take(this, request_);
   if (answer == LogReader::Answer::kGoOn) {
     request_.Clear();
@@ -347,6 +358,7 @@ grpc::ServerWriteReactor<v1::ReadLogsResponse>* LogRelay::Read(
 
 grpc::ServerReadReactor<v1::UploadLogRequest>* LogRelay::Upload(
     grpc::CallbackServerContext* context) {
+  shell_.Receive(*context);
   return new LogUpload(*this, context);
 }
 

@@ -32,7 +32,13 @@ class SessionStream : public OutgoingStream<Reactor, v1::OpenSessionResponse>,
                          event.mutable_session_closed()->set_session_id(id);
                          shell.loop.PostEnd(std::move(event));
                        });
-    StartRead(&request_);
+    if (auto place = Shell::Open(shell_.sessions, *context_); place.ok()) {
+      place_ = *std::move(place);
+      StartRead(&request_);
+    } else {
+      Close(place.status());
+      SayClosed();
+    }
   }
 
   void OnReadDone(bool ok) override {
@@ -40,6 +46,12 @@ class SessionStream : public OutgoingStream<Reactor, v1::OpenSessionResponse>,
       SayClosed();
       // The loop has stopped: nothing else would end the call.
       Close(absl::OkStatus());
+      return;
+    }
+    if (const absl::Status status = rpc::CheckBounds(request_); !status.ok()) {
+      // Before the loop hears of it, and would close the session without a reason.
+      Close(status);
+      SayClosed();
       return;
     }
     v1::StateEvent event;
@@ -114,12 +126,14 @@ class SessionStream : public OutgoingStream<Reactor, v1::OpenSessionResponse>,
   std::atomic<bool> said_closed_{false};
   std::shared_ptr<SessionStream> self_;
   CertificateWatch certificate_;
+  OpenStreams::Place place_;
 };
 
 }  // namespace
 
 grpc::ServerBidiReactor<v1::OpenSessionRequest, v1::OpenSessionResponse>*
 SessionService::OpenSession(grpc::CallbackServerContext* context) {
+  shell_.Receive(*context);
   const auto stream = std::make_shared<SessionStream>(shell_, relay_, context);
   stream->Begin();
   return stream.get();

@@ -8,18 +8,73 @@
 
 #include "coordinator/event_loop/event_loop.h"
 #include "coordinator/event_loop/recipients.h"
+#include "coordinator/services/call_gate.h"
+#include "coordinator/services/open_streams.h"
 #include "coordinator/services/stamp_caller.h"
 #include "core/certificates/standing.h"
+#include "core/rpc/acceptor.h"
+#include "core/rpc/bounds.h"
 #include "core/rpc/caller.h"
 #include "core/rpc/status_conversion.h"
+#include "core/status.h"
 
 namespace meshrun::coordinator {
 
 struct Shell {
+  static constexpr size_t kBytesOfAnItem = 64;
+
   EventLoop& loop;
   Recipients& recipients;
   // Null without TLS.
   certificates::Standing* standing = nullptr;
+  // Null on a Unix socket.
+  rpc::Acceptor* acceptor = nullptr;
+  // Null without TLS.
+  OpenStreams* streams = nullptr;
+  OpenStreams* sessions = nullptr;
+  CallGate* gate = nullptr;
+
+  // The request of a call has been read. INVALID_ARGUMENT: it is beyond its bounds.
+  absl::Status Receive(const grpc::CallbackServerContext& context,
+                       const google::protobuf::Message& request) const {
+    size_t items = 0;
+    absl::Status status = rpc::CheckBounds(request, &items);
+    const rpc::Identity caller = CallerOf(context);
+    // A message within a message costs more than its bytes.
+    if (gate != nullptr) gate->OnRequest(caller, request.ByteSizeLong() + items * kBytesOfAnItem);
+    Prove(context, caller);
+    return status;
+  }
+  // A stream of requests has begun.
+  void Receive(const grpc::CallbackServerContext& context) const {
+    Prove(context, CallerOf(context));
+  }
+  // Posts the event that a stream of answers begins with; `place` is the stream's. Errors: those of
+  // OpenStreams and of EventLoop::Post.
+  absl::Status PostStream(const grpc::CallbackServerContext& context, v1::StateEvent event,
+                          OpenStreams::Place* place) const {
+    MESHRUN_ASSIGN_OR_RETURN(*place, Open(streams, context));
+    return loop.Post(std::move(event));
+  }
+  // A stream begins, of `streams` or `sessions`. RESOURCE_EXHAUSTED: see OpenStreams.
+  static absl::StatusOr<OpenStreams::Place> Open(OpenStreams* streams,
+                                                 const grpc::CallbackServerContext& context) {
+    if (streams == nullptr) return OpenStreams::Place();
+    const rpc::Identity caller = rpc::IdentityOf(*context.auth_context());
+    if (CallGate::SpeaksForAll(caller)) return OpenStreams::Place();
+    return streams->Open(CallGate::NameOf(caller));
+  }
+
+ private:
+  // Nobody where there is no gate to ask for it.
+  rpc::Identity CallerOf(const grpc::CallbackServerContext& context) const {
+    return gate == nullptr ? rpc::Identity() : rpc::IdentityOf(*context.auth_context());
+  }
+  void Prove(const grpc::CallbackServerContext& context, const rpc::Identity& caller) const {
+    if (acceptor == nullptr) return;
+    const bool is_known = gate != nullptr && !CallGate::SpeaksForAll(caller);
+    acceptor->Prove(context.peer(), is_known ? CallGate::NameOf(caller) : "");
+  }
 };
 
 // Ends the stream of a caller as soon as the caller's certificate expires or is denied. Its
@@ -59,6 +114,10 @@ class UnaryCall : public grpc::ServerUnaryReactor, public PendingCall {
                                   v1::StateEvent event) {
     event.set_call_id(call_id_);
     StampCaller(context, event);
+    if (shell_.gate != nullptr) {
+      caller_ = rpc::IdentityOf(*context.auth_context());
+      shell_.gate->OnCall(caller_);
+    }
     shell_.recipients.AddCall(call_id_, this);
     const absl::Status status = shell_.loop.Post(std::move(event));
     if (!status.ok() && shell_.recipients.RemoveCall(call_id_))
@@ -76,7 +135,10 @@ class UnaryCall : public grpc::ServerUnaryReactor, public PendingCall {
     event.mutable_call_cancelled()->set_call_id(call_id_);
     shell_.loop.PostEnd(std::move(event));
   }
-  void OnDone() override { delete this; }
+  void OnDone() override {
+    if (shell_.gate != nullptr) shell_.gate->OnAnswer(caller_, response_->ByteSizeLong());
+    delete this;
+  }
 
  protected:
   virtual void BeforeFinish(Response&) {}
@@ -86,13 +148,29 @@ class UnaryCall : public grpc::ServerUnaryReactor, public PendingCall {
   Shell shell_;
   const uint64_t call_id_;
   Response* const response_;
+  // Only with a gate.
+  rpc::Identity caller_;
+};
+
+// A unary call that is answered at once. Deletes itself.
+class RefusedCall : public grpc::ServerUnaryReactor {
+ public:
+  grpc::ServerUnaryReactor* Begin(const absl::Status& status) {
+    Finish(rpc::ToGrpc(status, v1::ERROR_ORIGIN_COORDINATOR));
+    return this;
+  }
+  void OnDone() override { delete this; }
 };
 
 // Posts a unary call as an event. `kMutableField` is the accessor of the event's field for the
-// request. The state machine's answer is the call's.
+// request. The state machine's answer is the call's. INVALID_ARGUMENT: the request is beyond its
+// bounds.
 template <auto kMutableField, typename Call, typename Request, typename Response>
 grpc::ServerUnaryReactor* PostUnary(Shell shell, const grpc::CallbackServerContext& context,
                                     const Request& request, Response* response) {
+  if (const absl::Status status = shell.Receive(context, request); !status.ok()) {
+    return (new RefusedCall)->Begin(status);
+  }
   v1::StateEvent event;
   *(event.*kMutableField)() = request;
   return (new Call(shell, response))->Begin(context, std::move(event));

@@ -16,6 +16,7 @@
 #include "coordinator/state_machine/event_causes.h"
 #include "core/clock.h"
 #include "meshrun/v1/cluster_service.pb.h"
+#include "meshrun/v1/policy.pb.h"
 #include "meshrun/v1/state.pb.h"
 
 namespace meshrun::coordinator {
@@ -37,6 +38,7 @@ class Context {
   // With its defaults filled in.
   v1::Retention retention;
   v1::Quarantine quarantine;
+  v1::Policy policy;
   // Nodes or queue changed: jobs may be placed at the end of the batch.
   bool placement_due = false;
 

@@ -59,14 +59,24 @@ PlacementResult Continuation::PlaceAgain(Job& job, std::vector<const v1::Node*> 
   each_living([&](Node& node, const Member& member) {
     nodes_.Release(node, job.id(), member.slots, member.memory_bytes, member.gpus);
   });
-  PlacementRequest request{job.view.spec(), {}, {}};
-  for (const Member& member : job.members) request.previous.push_back(member.node_id);
+  PlacementRequest request = job.RequestOn({});
   std::copy_if(nodes.begin(), nodes.end(), std::back_inserter(request.nodes),
                [&](const v1::Node* node) { return !job.Avoids(node->node_id()); });
-  PlacementResult result = Place(request);
+  const std::vector<PolicyScope> scopes = jobs_.ScopesOf(job);
+  // A job that runs goes on even where a new policy would not let it start.
+  std::optional<QuotaRefusal> unused;
+  const auto place = [&](const PlacementRequest& on) {
+    return PlaceWithin(
+        on, [](const PlacementRequest& each) { return Place(each); },
+        [&](uint64_t ranks, uint64_t gpus) {
+          return jobs_.quotas().Refusal(job.id(), scopes, ranks, gpus);
+        },
+        &unused);
+  };
+  PlacementResult result = place(request);
   if (!result.placement.has_value() && avoided_too && request.nodes.size() < nodes.size()) {
     request.nodes = std::move(nodes);
-    result = Place(request);
+    result = place(request);
   }
   each_living([&](Node& node, const Member& member) {
     nodes_.Hold(node, job.id(), member.slots, member.memory_bytes, member.gpus);
@@ -78,7 +88,13 @@ PlacementResult Continuation::PlaceAgain(Job& job, std::vector<const v1::Node*> 
 std::optional<NextGeneration> Continuation::Plan(Job& job) {
   if (!TakesGenerations(job) || job.record.cancel_requested()) return std::nullopt;
   std::string waits;
-  const std::vector<const v1::Node*> nodes = departures_.Candidates(job, &waits);
+  std::vector<const v1::Node*> nodes = departures_.Candidates(job, &waits);
+  // Ranks go on where they are, whatever the checks of their host find.
+  for (const Member& member : job.members) {
+    const v1::Node& node = nodes_.Find(member.node_id)->record;
+    const bool goes_on = node.state() == v1::NODE_STATE_UNHEALTHY && !node.drained();
+    if (!member.ended && goes_on) nodes.push_back(&node);
+  }
   // While the job waits for other nodes, it does not fall back on one that it avoids.
   PlacementResult result = PlaceAgain(job, nodes, /*avoided_too=*/waits.empty());
   if (!result.placement.has_value()) return std::nullopt;

@@ -8,6 +8,7 @@
 #include <set>
 #include <utility>
 
+#include "coordinator/state_machine/refusals.h"
 #include "core/hash.h"
 #include "core/mesh_messages.h"
 #include "core/proto_time.h"
@@ -164,6 +165,7 @@ void Generations::OnPrepareResult(Node& node, const v1::Fence& fence,
     return;
   }
   if (member->prepared) return;
+  nodes_.ClearRefusals(node);
   member->prepared = true;
   member->master_port = result.master_port();
   if (++job->members_prepared == job->members.size()) Commit(*job);
@@ -172,38 +174,42 @@ void Generations::OnPrepareResult(Node& node, const v1::Fence& fence,
 void Generations::OnPrepareFailed(Job& job, Node& node, const v1::PrepareResult& result) {
   const std::string message = fmt::format("{}: {}", node.record.name(), result.error());
   context_.Record("PrepareFailed", job.id(), node.id(), message);
+  const bool stopping = node.draining && !result.bad_command();
+  if (!stopping) {
+    NoteRefusal(job, node.id(), result);
+    jobs_.Changed(job);
+  }
   if (HasSurvivors(job)) {
-    if (node.draining && !result.bad_command()) {
+    if (stopping) {
       SurvivorsWait(job, /*asked=*/false, message);
     } else {
-      // Started anew the job may get along without this host.
-      RecordFailure(job, v1::FAILURE_CAUSE_PREPARE_FAILED, message, &node, nullptr);
+      // Started anew the job may get along without this host, and it does not ask for it for ever.
+      CountFailure(job, node);
+      RecordFailure(job, v1::FAILURE_CAUSE_MOVED, message, &node, nullptr);
       Quiesce(job, job.kill_grace(), message);
     }
     return;
   }
-  if (node.draining && !result.bad_command()) {
-    Abandon(job);
+  Abandon(job);
+  if (stopping) {
     Requeue(job, message);
     return;
   }
-  const v1::FailureCause cause =
-      result.bad_command() ? v1::FAILURE_CAUSE_BAD_COMMAND : v1::FAILURE_CAUSE_PREPARE_FAILED;
-  if (!result.bad_command()) job.record.set_failed_prepares(job.record.failed_prepares() + 1);
-  const bool try_again = !result.bad_command() && job.record.failed_prepares() < 2;
-  Abandon(job);
-  if (try_again) {
-    job.Avoid(node.id());
-    PlacementRequest request{job.view.spec(), {}, {}};
-    for (const v1::Node* other : nodes_.Present(/*healthy_only=*/true)) {
-      if (other->node_id() != node.id()) request.nodes.push_back(other);
-    }
-    if (Place(request).placement.has_value()) {
-      jobs_.SetPhase(job, job.phase_in_queue(), "to be placed again without " + message);
-      return;
-    }
+  const AfterRefusal after = After(job, node.id(), result, nodes_.Taking());
+  if (!after.again_in.has_value()) {
+    const Node* const other = nodes_.Find(after.agrees);
+    FailJob(
+        job,
+        result.bad_command() ? v1::FAILURE_CAUSE_BAD_COMMAND : v1::FAILURE_CAUSE_PREPARE_FAILED,
+        other != nullptr ? fmt::format("{}; so says {}", message, other->record.name()) : message,
+        &node);
+    return;
   }
-  FailJob(job, cause, message, &node);
+  const std::string note = fmt::format("could not be prepared on {}{}", message,
+                                       after.others ? "; another host is to take it" : "");
+  job.not_before = context_.now + *after.again_in;
+  job.record.set_queue_note(note);
+  jobs_.SetPhase(job, job.phase_in_queue(), note);
 }
 
 // Phase two. The state and the Start messages leave in one batch: the state is durable first.
@@ -212,7 +218,18 @@ void Generations::Commit(Job& job) {
   job.view.set_master_addr(nodes_.Find(first.node_id)->address());
   job.view.set_master_port(first.master_port);
   if (!job.view.has_started_at()) *job.view.mutable_started_at() = ToProtoTimestamp(context_.wall);
-  job.ForgiveNodes();
+  if (!job.record.has_gpus_per_proc()) {
+    job.record.set_gpus_per_proc(job.view.ranks(0).assignment().gpus_size());
+  }
+  // Others could prepare it: now it is known that these hosts are to blame. One user's programs
+  // count once, since other users' may be there.
+  for (const v1::PrepareRefusal& refusal : job.record.refusals()) {
+    Node* const refuser = nodes_.Find(refusal.node_id());
+    if (refuser == nullptr || job.FindMember(refusal.node_id()) != nullptr) continue;
+    nodes_.CountRefusal(*refuser, refusal.bad_command() ? "of " + job.view.submitter() : job.id(),
+                        refusal.error());
+  }
+  job.record.clear_refusals();
   jobs_.Changed(job);
   for (Member& member : job.members) {
     if (std::exchange(member.newcomer, false)) jobs_.Changed(job, member);
@@ -240,8 +257,6 @@ void Generations::Abandon(Job& job) {
 
 // After a failure that neither the job nor a host that it avoids has caused.
 void Generations::Requeue(Job& job, std::string reason) {
-  job.ForgiveNodes();
-  jobs_.Changed(job);
   jobs_.SetPhase(job, job.phase_in_queue(), "to be placed again: " + std::move(reason));
 }
 

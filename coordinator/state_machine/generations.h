@@ -2,8 +2,8 @@
 //
 //   Begin: RENDEZVOUS, Prepare to each member
 //     all answer ok ------------------> RUNNING, Start to each member
-//     one cannot (its host) ----------> Forget to all; once more without it, then FAILED
-//     one cannot (bad command) -------> Forget to all; FAILED
+//     one cannot (its host) ----------> Forget to all; placed again without it (refusals.h)
+//     one cannot (bad command) -------> Forget to all; likewise, FAILED when a second host agrees
 //   RUNNING
 //     every member ended, all ranks 0 -> SUCCEEDED
 //     first failure, every rank that is left takes another generation in process
@@ -147,6 +147,8 @@ class Generations {
   void TakeExit(Job& job, const Node& node, const v1::RankExit& exit);
   void Fail(Job& job, v1::FailureCause cause, std::string message, const Node* node,
             const v1::RankExit* exit);
+  // From the second one on the job avoids the node.
+  void CountFailure(Job& job, const Node& node);
   void RecordFailure(Job& job, v1::FailureCause cause, const std::string& message, const Node* node,
                      const v1::RankExit* exit);
   void FailJob(Job& job, v1::FailureCause cause, const std::string& message, const Node* node);

@@ -27,6 +27,16 @@ void StateMachine::Submit(uint64_t call_id, const v1::SubmitJobRequest& request)
     context.Reply(call_id, status);
     return;
   }
+  absl::Status allowed = parts_->dependencies.Check(&spec);
+  if (allowed.ok()) allowed = ApplyPolicy(context.policy, context.user, &spec);
+  if (allowed.ok()) {
+    allowed = parts_->jobs.quotas().CheckSubmit(
+        ScopesOf(context.policy, context.user, spec.account(), spec.partition()));
+  }
+  if (!allowed.ok()) {
+    context.Reply(call_id, std::move(allowed));
+    return;
+  }
   const std::vector<const v1::Node*> present = parts_->nodes.Present(/*healthy_only=*/false);
   if (!spec.shipped_job().empty() && !present.empty()) {
     std::set<std::string> offered;
@@ -51,7 +61,19 @@ void StateMachine::Submit(uint64_t call_id, const v1::SubmitJobRequest& request)
     }
   }
   const Job& job = parts_->jobs.Add(std::move(spec), request.request_id());
+  parts_->dependencies.OnSubmitted(job);
   parts_->submitted.emplace_back(call_id, job.id());
+}
+
+void StateMachine::SetPolicy(const v1::Policy& policy) {
+  Context& context = parts_->context;
+  context.policy = policy;
+  context.Record(
+      "PolicyChanged", "", "",
+      fmt::format("{} users, {} accounts and {} partitions have limits of their own",
+                  policy.users_size(), policy.accounts_size(), policy.partitions_size()));
+  parts_->jobs.OnPolicy();
+  context.placement_due = true;
 }
 
 void StateMachine::AnswerSubmitted() {
@@ -64,8 +86,18 @@ void StateMachine::AnswerSubmitted() {
       PlacementRequest alone{job->view.spec(), parts_->nodes.Present(/*healthy_only=*/false)};
       alone.ignore_usage = true;
       PlacementResult ever = Place(alone);
-      if (!alone.nodes.empty() && !ever.placement.has_value())
+      if (!alone.nodes.empty() && !ever.placement.has_value()) {
         response.set_too_big(std::move(ever.reason));
+      } else if (ever.placement.has_value()) {
+        std::optional<QuotaRefusal> refused;
+        (void)PlaceWithin(
+            alone, [](const PlacementRequest& each) { return Place(each); },
+            [&, scopes = parts_->jobs.ScopesOf(*job)](uint64_t ranks, uint64_t gpus) {
+              return RefusalAlone(scopes, ranks, gpus);
+            },
+            &refused);
+        if (refused.has_value()) response.set_too_big(std::move(refused->text));
+      }
     }
     parts_->context.Reply(call_id, std::move(response));
   }

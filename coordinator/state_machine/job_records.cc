@@ -1,5 +1,6 @@
 // Jobs in the durable state: what is written at the end of a batch, read at a start, forgotten.
 #include <algorithm>
+#include <functional>
 #include <optional>
 
 #include "coordinator/state_machine/jobs.h"
@@ -104,11 +105,31 @@ void JobTable::Restore(const std::vector<v1::StateRow>& rows) {
       if (!member.ended) ++job->members_alive;
     }
   }
-  // Deadlines are this term's own: the steady clock of the last one is gone.
-  for (auto& [id, job] : jobs_) {
+  std::map<int32_t, uint64_t> earliest;
+  for (const auto& [id, job] : jobs_) {
+    if (!job.queued() || !job.turn().has_value()) continue;
+    const auto first = earliest.try_emplace(job.view.spec().priority(), job.turn()->begin).first;
+    first->second = std::min(first->second, job.turn()->begin);
+  }
+  for (const auto& [id, job] : jobs_) {
+    const auto turn = job.turn();
+    if (turn.has_value() && (job.active() || job.view.has_started_at()))
+      turns_.Start(job.view.spec().priority(), job.view.submitter(), *turn,
+                   earliest.contains(job.view.spec().priority())
+                       ? earliest.at(job.view.spec().priority())
+                       : turn->begin);
+  }
+  // Deadlines are this term's own: the steady clock of the last one is gone. In the order of
+  // submission, for jobs of an older coordinator, which have no turns.
+  for (const auto& [sequence, id] : by_sequence_) {
+    Job& job = jobs_.at(id);
     job.members_prepared = job.members.size();
     const JobPhase phase = job.phase();
     if (job.ended()) continue;
+    if (!job.record.has_gpus_per_proc() && job.view.has_started_at() && job.view.ranks_size() > 0) {
+      // A row of an older coordinator.
+      job.record.set_gpus_per_proc(job.view.ranks(0).assignment().gpus_size());
+    }
     job.view.set_state(v1::JOB_STATE_UNSPECIFIED);
     Enter(job, phase, job.view.reason());
   }
@@ -131,7 +152,15 @@ void JobTable::TakeRecord(Job& job, v1::JobRecord record) {
   job.view = std::move(*record.mutable_job());
   // A record of an older coordinator has the values in the job.
   if (record.env().empty()) *record.mutable_env() = TakeEnvironment(*job.view.mutable_spec());
-  std::sort(record.mutable_avoided_nodes()->begin(), record.mutable_avoided_nodes()->end());
+  auto& avoided = *record.mutable_avoided_nodes();
+  std::sort(avoided.begin(), avoided.end());
+  // A record of an older coordinator also has nodes that could not prepare once.
+  const auto failed_twice = [&record](const std::string& node) {
+    const auto failures = record.failures_of_nodes().find(node);
+    return failures != record.failures_of_nodes().end() && failures->second >= 2;
+  };
+  avoided.erase(std::remove_if(avoided.begin(), avoided.end(), std::not_fn(failed_twice)),
+                avoided.end());
   ClearTimesAndView(record);
   job.record = std::move(record);
 }

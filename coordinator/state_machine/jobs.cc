@@ -30,26 +30,36 @@ bool Job::HasRunOn(const std::string& node_id) const {
 
 bool Job::Avoids(const std::string& node_id) const {
   const auto& avoided = record.avoided_nodes();
-  return std::binary_search(avoided.begin(), avoided.end(), node_id);
+  return std::binary_search(avoided.begin(), avoided.end(), node_id) ||
+         RefusalOf(node_id) != nullptr;
+}
+
+const v1::PrepareRefusal* Job::RefusalOf(const std::string& node_id) const {
+  for (const v1::PrepareRefusal& refusal : record.refusals()) {
+    if (refusal.node_id() == node_id) return &refusal;
+  }
+  return nullptr;
+}
+
+void Job::DropRefusal(const std::string& node_id) {
+  auto& refusals = *record.mutable_refusals();
+  refusals.erase(std::remove_if(refusals.begin(), refusals.end(),
+                                [&](const auto& refusal) { return refusal.node_id() == node_id; }),
+                 refusals.end());
+}
+
+PlacementRequest Job::RequestOn(std::vector<const v1::Node*> nodes) const {
+  PlacementRequest request{view.spec(), std::move(nodes), {}};
+  for (const Member& member : members) request.previous.push_back(member.node_id);
+  if (record.has_gpus_per_proc()) request.gpus_per_proc = record.gpus_per_proc();
+  return request;
 }
 
 void Job::Avoid(const std::string& node_id) {
-  if (Avoids(node_id)) return;
   auto& avoided = *record.mutable_avoided_nodes();
+  if (std::binary_search(avoided.begin(), avoided.end(), node_id)) return;
   *avoided.Add() = node_id;
   std::sort(avoided.begin(), avoided.end());
-}
-
-void Job::ForgiveNodes() {
-  record.clear_failed_prepares();
-  auto& avoided = *record.mutable_avoided_nodes();
-  const auto& failures_of_nodes = record.failures_of_nodes();
-  avoided.erase(std::remove_if(avoided.begin(), avoided.end(),
-                               [&](const std::string& node) {
-                                 const auto failures = failures_of_nodes.find(node);
-                                 return failures == failures_of_nodes.end() || failures->second < 2;
-                               }),
-                avoided.end());
 }
 
 std::chrono::nanoseconds Job::longest_step() const { return FromProto(record.longest_step()); }
@@ -67,6 +77,7 @@ Job& JobTable::Add(v1::JobSpec spec, std::string request_id) {
   job.record.set_submit_sequence(next_sequence_++);
   job.record.set_request_id(std::move(request_id));
   job.record.set_held(job.view.spec().hold());
+  *job.record.mutable_waits_for() = job.view.spec().after();
   by_sequence_[job.record.submit_sequence()] = id;
   if (!job.record.request_id().empty()) by_request_[job.record.request_id()] = id;
   context_.Record("JobSubmitted", id, "", "submitted");
@@ -126,6 +137,8 @@ void JobTable::Enter(Job& job, JobPhase phase, std::string reason) {
   job.view.set_reason(std::move(reason));
   Changed(job);
   if (same_state) return;
+  Count(job);
+  IndexWaits(job);
   if (state == v1::JOB_STATE_RUNNING && MaxNodes(job.view.spec()) > MinNodes(job.view.spec())) {
     elastic_.insert(job.id());
   } else {
@@ -137,9 +150,11 @@ void JobTable::Enter(Job& job, JobPhase phase, std::string reason) {
     if (!was_queued) Enqueue(job);
     return;
   }
-  queue_.Erase(job.id());
+  // A host that cannot prepare it puts it back: it has waited all the while.
+  const bool starts = state == v1::JOB_STATE_ADMITTED || state == v1::JOB_STATE_RENDEZVOUS;
+  LeaveQueue(job, starts);
   job.record.clear_queue_note();
-  job.queued_since.reset();
+  if (!starts) job.queued_since.reset();
   if (state == v1::JOB_STATE_RENDEZVOUS) {
     deadlines_.Set(job.id(), context_.now + kPrepareTimeout);
   } else if (state == v1::JOB_STATE_QUIESCING) {
@@ -151,36 +166,11 @@ void JobTable::Enter(Job& job, JobPhase phase, std::string reason) {
 }
 
 void JobTable::SetStopDeadline(const Job& job) {
-  SetDeadline(job, context_.now + job.stop_grace() + kStopSlack);
+  SetDeadline(job, context_.now + StopGrace(job) + kStopSlack);
 }
 
-void JobTable::Enqueue(Job& job) {
-  if (job.record.held()) {
-    queue_.Erase(job.id());
-    deadlines_.Clear(job.id());
-    job.queued_since.reset();
-    return;
-  }
-  // What it has run already, and the nodes that it avoids, are its own.
-  const bool alone =
-      job.view.has_run_time() || !job.record.avoided_nodes().empty() || !job.leaving.empty();
-  queue_.Insert(job.place(), job.id(), job.view.spec(), alone);
-  if (job.view.spec().has_queue_timeout() && !deadlines_.Of(job.id()).has_value()) {
-    if (!job.queued_since.has_value()) job.queued_since = context_.now;
-    deadlines_.Set(job.id(), *job.queued_since + FromProto(job.view.spec().queue_timeout()));
-  }
-}
-
-void JobTable::SetHeld(Job& job, bool held) {
-  job.record.set_held(held);
-  Changed(job);
-  if (job.queued()) Enqueue(job);
-}
-
-void JobTable::SetPriority(Job& job, int32_t priority) {
-  job.view.mutable_spec()->set_priority(priority);
-  Changed(job);
-  if (job.queued()) Enqueue(job);
+std::chrono::nanoseconds JobTable::StopGrace(const Job& job) const {
+  return std::min(job.stop_grace(), MostKillGrace(ScopesOf(job)));
 }
 
 void JobTable::ShortenStop(Job& job, std::chrono::nanoseconds grace) {
@@ -243,6 +233,7 @@ void JobTable::NewGeneration(Job& job, uint64_t previous_generation) {
   const v1::World& world = *job.worlds.at(job.view.generation());
   context_.Put(v1::STATE_TABLE_WORLDS, GenerationKey(job.id(), job.view.generation()), world);
   for (const Member& member : job.members) Changed(job, member);
+  if (!job.queued()) Count(job);
   DropOldWorlds(job);
 }
 
@@ -265,6 +256,7 @@ void JobTable::Leave(Job& job, const Member& member, bool stuck) {
   const size_t node_rank = static_cast<size_t>(&member - job.members.data());
   job.leaving.push_back({job.view.generation(), node_rank, member, stuck});
   Changed(job, member);
+  Count(job);
 }
 
 void JobTable::Stuck(Job& job, size_t index) {
@@ -280,6 +272,7 @@ void JobTable::Stuck(Job& job, size_t index) {
 void JobTable::Left(Job& job, size_t index) {
   const LeavingMember left = std::move(job.leaving[index]);
   job.leaving.erase(job.leaving.begin() + static_cast<ptrdiff_t>(index));
+  Count(job);
   if (left.generation == job.view.generation()) {
     if (left.node_rank < job.members.size()) Changed(job, job.members[left.node_rank]);
   } else {
@@ -287,12 +280,27 @@ void JobTable::Left(Job& job, size_t index) {
   }
 }
 
-std::vector<const Job*> JobTable::Newest(uint64_t before, size_t limit, bool active_only) const {
+int JobTable::ListGroup(const Job& job, const v1::ListJobsRequest& request) {
+  if (!request.running_first()) return 0;
+  return job.ended() ? 2 : job.queued() ? 1 : 0;
+}
+
+std::vector<const Job*> JobTable::List(const v1::ListJobsRequest& request, ListPlace place,
+                                       size_t limit) const {
+  const auto& states = request.states();
+  const auto wanted = [&](const Job& job) {
+    if (request.active_only() && job.ended()) return false;
+    if (!request.user().empty() && job.view.submitter() != request.user()) return false;
+    return states.empty() ||
+           std::find(states.begin(), states.end(), job.view.state()) != states.end();
+  };
   std::vector<const Job*> out;
-  auto it = before == 0 ? by_sequence_.end() : by_sequence_.lower_bound(before);
-  while (it != by_sequence_.begin() && out.size() < limit) {
-    const Job& job = jobs_.at((--it)->second);
-    if (!active_only || !job.ended()) out.push_back(&job);
+  for (; place.group < 3 && out.size() < limit; place = {place.group + 1, 0}) {
+    auto it = place.before == 0 ? by_sequence_.end() : by_sequence_.lower_bound(place.before);
+    while (it != by_sequence_.begin() && out.size() < limit) {
+      const Job& job = jobs_.at((--it)->second);
+      if (ListGroup(job, request) == place.group && wanted(job)) out.push_back(&job);
+    }
   }
   return out;
 }

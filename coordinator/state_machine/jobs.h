@@ -16,8 +16,11 @@
 #include "coordinator/state_machine/context.h"
 #include "coordinator/state_machine/deadline_index.h"
 #include "coordinator/state_machine/job_phase.h"
+#include "coordinator/state_machine/placement.h"
 #include "coordinator/state_machine/queue_index.h"
+#include "coordinator/state_machine/quotas.h"
 #include "coordinator/state_machine/run_clock.h"
+#include "coordinator/state_machine/turns.h"
 #include "coordinator/state_machine/watchers.h"
 #include "core/env_entries.h"
 
@@ -131,7 +134,14 @@ struct Job {
   }
   // Its user allows that it is started more than once.
   bool MayRunAgain() const { return view.spec().max_restarts() > 0; }
-  QueuePlace place() const { return {-int64_t{view.spec().priority()}, record.submit_sequence()}; }
+  QueuePlace place() const {
+    return {-int64_t{view.spec().priority()}, record.turn_begin(), record.submit_sequence()};
+  }
+  // Absent: it has not been in the queue, or not with this priority.
+  std::optional<Turn> turn() const {
+    if (record.turn_end() == 0) return std::nullopt;
+    return Turn{record.turn_begin(), record.turn_end()};
+  }
   std::chrono::nanoseconds kill_grace() const;
   // Grace of a stop that is sent now: zero once the job was cancelled without grace.
   std::chrono::nanoseconds stop_grace() const {
@@ -148,12 +158,18 @@ struct Job {
   Member* FindMember(const std::string& node_id);
   // Whether ranks of the current generation, or of those from which it goes on, have run there.
   bool HasRunOn(const std::string& node_id) const;
-  // A node that could not prepare, or has failed the job twice, is left out where others can take
-  // the job.
+  // A node that has failed the job twice: others are preferred to it. One that could not prepare it
+  // (refusals.h) is avoided too.
   bool Avoids(const std::string& node_id) const;
   void Avoid(const std::string& node_id);
-  // Nodes that could not prepare once may have the job again.
-  void ForgiveNodes();
+  bool avoids_nodes() const {
+    return !record.avoided_nodes().empty() || !record.refusals().empty();
+  }
+  // What the node said when it could not prepare the job; null: it has not refused.
+  const v1::PrepareRefusal* RefusalOf(const std::string& node_id) const;
+  void DropRefusal(const std::string& node_id);
+  // To place this job on `nodes`; those of its members keep their places.
+  PlacementRequest RequestOn(std::vector<const v1::Node*> nodes) const;
   // Ranks of other generations on hosts that are lost do no harm: the job says so, or commits its
   // checkpoints through the coordinator.
   bool writes_are_fenced() const {
@@ -192,6 +208,9 @@ class JobTable {
   void SetDeadline(const Job& job, SteadyNanos at) { deadlines_.Set(job.id(), at); }
   // The one of a stop that is sent now.
   void SetStopDeadline(const Job& job);
+  // Grace of a stop that is sent now, as the policy allows it: a job of before it may have asked
+  // for more.
+  std::chrono::nanoseconds StopGrace(const Job& job) const;
   void ClearDeadline(const Job& job) { deadlines_.Clear(job.id()); }
   // Call when the coordinator stood still or has just started: answers that came in time may not
   // have been read yet. The lease and one more second let silent nodes be lost before these
@@ -217,9 +236,24 @@ class JobTable {
   // QUEUED and WAITING jobs that are not held.
   QueueIndex& queue() { return queue_; }
   const QueueIndex& queue() const { return queue_; }
+  // Queued jobs that the node could not prepare may be placed there again.
+  void ForgiveNode(const std::string& node_id);
   void SetHeld(Job& job, bool held);
+  // It does not wait for a job any more that it waited for.
+  void WaitsForLess(Job& job);
+  // Jobs that wait for the end of this one, and those that any waits for.
+  std::vector<std::string> WaitingFor(const std::string& job_id) const;
+  std::vector<std::string> Awaited() const;
+  void NobodyWaitsFor(const std::string& job_id) { waiting_for_.erase(job_id); }
+  // Awaited jobs that have ended since the last call.
+  std::vector<std::string> TakeEnded() { return std::exchange(awaited_ended_, {}); }
   void SetPriority(Job& job, int32_t priority);
   RunClock& run_clock() { return run_clock_; }
+  const Quotas& quotas() const { return quotas_; }
+  // Whose quotas the job counts in.
+  std::vector<PolicyScope> ScopesOf(const Job& job) const;
+  // The policy has changed.
+  void OnPolicy();
   // Deadline of the job's state, if it has one.
   std::optional<SteadyNanos> Deadline(const Job& job) const { return deadlines_.Of(job.id()); }
   // A stop that is under way has only so much longer.
@@ -230,8 +264,18 @@ class JobTable {
   void AddRanks(const Job& job, int first, int count, v1::Job* out) const;
   std::string ReasonOf(const Job& job) const;
   std::function<std::string(const Job&)> reason_of;
-  // Newest first, below `before` (0: from the newest).
-  std::vector<const Job*> Newest(uint64_t before, size_t limit, bool active_only) const;
+  // A place in a list of jobs: behind the job of this number, of this group.
+  struct ListPlace {
+    int group = 0;
+    // 0: from the newest of the group.
+    uint64_t before = 0;
+  };
+  // The group of a job in a list with running_first: 0 has ranks on nodes, 1 is in the queue, 2 has
+  // ended. Without it: 0.
+  static int ListGroup(const Job& job, const v1::ListJobsRequest& request);
+  // Those that the request asks for, `limit` at most, behind `place`.
+  std::vector<const Job*> List(const v1::ListJobsRequest& request, ListPlace place,
+                               size_t limit) const;
   size_t size() const { return jobs_.size(); }
   size_t active_count() const { return jobs_.size() - ended_.size(); }
 
@@ -260,8 +304,17 @@ class JobTable {
   void Index(const Job& job);
   void Enter(Job& job, JobPhase phase, std::string reason);
   void DropOldWorlds(Job& job);
-  // Into the queue, unless it is held.
+  // Into the queue, unless it is held. A place that it has there it gives up.
   void Enqueue(Job& job);
+  void LeaveQueue(Job& job, bool starts);
+  // Begin of the first turn of the priority that could be taken now; absent: none waits.
+  std::optional<uint64_t> EarliestTurn(int32_t priority) const;
+  // Keeps waiting_for_ right for a job that waits for others, or has ended.
+  void IndexWaits(const Job& job);
+  // What it counts as has changed.
+  void Count(const Job& job);
+  // It gets another turn when it is in the queue again.
+  void ForgetTurn(Job& job);
   // Ended jobs that are too many or too old: those that ended first.
   void ForgetEnded();
   google::protobuf::Timestamp WallOf(SteadyNanos at) const;
@@ -279,12 +332,17 @@ class JobTable {
   // Jobs that run and may run on more nodes than their least.
   std::set<std::string> elastic_;
   QueueIndex queue_;
+  Turns turns_;
+  Quotas quotas_;
   RunClock run_clock_{context_};
   // When they ended, and their submit_sequence.
   std::set<std::pair<std::chrono::nanoseconds, uint64_t>> ended_;
   uint64_t next_sequence_ = 1;
   DeadlineIndex<std::string> deadlines_;
   Watchers watchers_{context_};
+  // By the job that is waited for; of jobs that have not ended.
+  std::map<std::string, std::set<std::string>> waiting_for_;
+  std::vector<std::string> awaited_ended_;
   std::set<std::string> changed_;
   std::set<std::string> progressed_;
   std::set<std::pair<std::string, size_t>> changed_members_;

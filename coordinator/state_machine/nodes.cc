@@ -7,8 +7,23 @@
 #include "coordinator/state_machine/placement.h"
 #include "core/proto_time.h"
 #include "core/text.h"
+#include "core/utf8.h"
 
 namespace meshrun::coordinator {
+namespace {
+
+// HostHealth.
+constexpr size_t kMostProblems = 16;
+constexpr size_t kLongestProblem = 1000;
+// LogsRemoved.
+constexpr size_t kLongestName = 200;
+
+v1::NodeState StateWithSession(const Node& node) {
+  if (node.draining || !node.record.drain_reason().empty()) return v1::NODE_STATE_DRAINING;
+  return node.record.problems().empty() ? v1::NODE_STATE_HEALTHY : v1::NODE_STATE_UNHEALTHY;
+}
+
+}  // namespace
 
 v1::OpenSessionResponse MessageTo(const Node& node, const std::string& job_id,
                                   uint64_t generation) {
@@ -82,8 +97,6 @@ absl::StatusOr<Node*> NodeTable::Register(uint64_t session_id, uint64_t incarnat
   record.set_node_id(hello.node_id());
   record.set_name(hello.name());
   *record.mutable_addresses() = hello.addresses();
-  record.set_state(record.drain_reason().empty() ? v1::NODE_STATE_HEALTHY
-                                                 : v1::NODE_STATE_DRAINING);
   record.set_machine_id(hello.machine_id());
   *record.mutable_resources() = hello.resources();
   record.set_incarnation(incarnation);
@@ -119,11 +132,12 @@ absl::StatusOr<Node*> NodeTable::Register(uint64_t session_id, uint64_t incarnat
                                 rebooted ? fmt::format(" as incarnation {}", incarnation) : ""));
   }
   node.draining = false;
+  SetProblems(node, hello.health());
+  record.set_state(StateWithSession(node));
   // A lost one has been counted.
   if (rebooted && !was_lost && !was_draining) CountAbsence(node);
   if (hello.draining()) Drain(node);
-  context_.placement_due = true;
-  Changed(node);
+  Recomposed(node);
   return &node;
 }
 
@@ -157,9 +171,7 @@ void NodeTable::Drain(Node& node) {
   if (node.session_id != 0) node.record.set_state(v1::NODE_STATE_DRAINING);
   context_.Record("NodeDraining", "", node.id(),
                   fmt::format("the worker on {} is stopping", node.record.name()));
-  // Reasons of queued jobs name what is there for them.
-  context_.placement_due = true;
-  Changed(node);
+  Recomposed(node);
 }
 
 void NodeTable::SetDrainReason(Node& node, std::string reason) {
@@ -169,13 +181,43 @@ void NodeTable::SetDrainReason(Node& node, std::string reason) {
     context_.Record("NodeDraining", "", node.id(),
                     fmt::format("{} drains: {}", node.record.name(), node.record.drain_reason()));
   }
-  if (node.session_id != 0) {
-    node.record.set_state(node.draining || !node.record.drain_reason().empty()
-                              ? v1::NODE_STATE_DRAINING
-                              : v1::NODE_STATE_HEALTHY);
+  if (node.session_id != 0) node.record.set_state(StateWithSession(node));
+  Recomposed(node);
+}
+
+void NodeTable::SetProblems(Node& node, const v1::HostHealth& health) {
+  std::vector<std::string> problems;
+  for (const std::string& problem : health.problems()) {
+    if (problems.size() == kMostProblems) break;
+    problems.emplace_back(Utf8Prefix(problem, kLongestProblem));
   }
-  context_.placement_due = true;
-  Changed(node);
+  v1::Node& record = node.record;
+  if (std::equal(problems.begin(), problems.end(), record.problems().begin(),
+                 record.problems().end())) {
+    return;
+  }
+  record.mutable_problems()->Clear();
+  record.mutable_problems()->Add(problems.begin(), problems.end());
+  if (problems.empty()) {
+    context_.Record("NodeHealthy", "", node.id(), record.name() + " takes jobs again");
+  } else {
+    context_.Record("NodeUnhealthy", "", node.id(),
+                    fmt::format("{} takes no jobs: {}", record.name(), fmt::join(problems, "; ")));
+  }
+  if (node.session_id != 0) record.set_state(StateWithSession(node));
+  Recomposed(node);
+}
+
+void NodeTable::OnLogsRemoved(const Node& node, const v1::LogsRemoved& logs) {
+  const std::string user(Utf8Prefix(logs.submitter(), kLongestName));
+  const std::string job(Utf8Prefix(logs.job_id(), kLongestName));
+  context_.Record(
+      "LogsRemoved", "", node.id(),
+      fmt::format("{} has removed logs of {}{} ({}), most of them of job {}: those of ended jobs "
+                  "took more than {} there, and {} the most",
+                  node.record.name(), Count(logs.generations(), "generation"),
+                  user.empty() ? "" : fmt::format(" of {}", user), FormatBytes(logs.bytes()), job,
+                  FormatBytes(logs.keep_bytes()), user.empty() ? "these" : "this user's"));
 }
 
 void NodeTable::Lose(Node& node, absl::Status why) {
@@ -192,8 +234,7 @@ void NodeTable::Lose(Node& node, absl::Status why) {
   context_.Add(
       EndUploads{node.id(), absl::UnavailableError(fmt::format("{}, which holds the file, is lost",
                                                                node.record.name()))});
-  context_.placement_due = true;
-  Changed(node);
+  Recomposed(node);
 }
 
 Node* NodeTable::ExpireNext() {
@@ -222,20 +263,40 @@ void NodeTable::CountAbsence(Node& node) {
     node.absences.pop_front();
   }
   Changed(node);
-  if (node.absences.size() < most || node.record.drained()) return;
+  if (node.absences.size() < most) return;
+  Quarantine(node, fmt::format("went away {} times within {}", most, FormatDuration(window)));
+}
+
+void NodeTable::CountRefusal(Node& node, const std::string& what, const std::string& error) {
+  const size_t most = context_.quarantine.refused_jobs();
+  // Where it may not be quarantined, the count stays where it is.
+  if (node.refused_jobs.size() < most && node.refused_jobs.insert(what).second) Changed(node);
+  if (most == 0 || node.refused_jobs.size() < most) return;
+  Quarantine(
+      node,
+      fmt::format(
+          "could not prepare {} jobs that others could, one after another, the last one for: {}",
+          node.refused_jobs.size(), error));
+}
+
+void NodeTable::ClearRefusals(Node& node) {
+  if (std::exchange(node.refused_jobs, {}).empty()) return;
+  Changed(node);
+}
+
+void NodeTable::Quarantine(Node& node, const std::string& what) {
+  if (node.record.drained()) return;
   const auto quarantined = std::count_if(nodes_.begin(), nodes_.end(), [](const auto& entry) {
     return entry.second.record.quarantined();
   });
   if ((static_cast<size_t>(quarantined) + 1) * 2 > nodes_.size()) return;
-  const std::string what =
-      fmt::format("went away {} times within {}", most, FormatDuration(window));
   node.record.set_quarantined(true);
   node.record.set_drained(true);
   node.record.set_drained_because("quarantined: it " + what);
   context_.Record("NodeQuarantined", "", node.id(),
                   fmt::format("{} {}: it takes no jobs until `meshrun undrain {}`",
                               node.record.name(), what, node.record.name()));
-  context_.placement_due = true;
+  Recomposed(node);
 }
 
 void NodeTable::Undrain(Node& node) {
@@ -244,7 +305,13 @@ void NodeTable::Undrain(Node& node) {
   node.record.clear_drain_deadline();
   node.record.clear_quarantined();
   node.absences.clear();
+  node.refused_jobs.clear();
   context_.Record("NodeUndrained", "", node.id(), node.record.name() + " takes jobs again");
+  Recomposed(node);
+}
+
+void NodeTable::Recomposed(const Node& node) {
+  ++composition_;
   context_.placement_due = true;
   Changed(node);
 }
@@ -302,11 +369,29 @@ std::vector<const v1::Node*> NodeTable::Present(bool healthy_only) const {
   return out;
 }
 
+std::vector<const v1::Node*> NodeTable::Taking() const {
+  std::vector<const v1::Node*> out;
+  for (const auto& [id, node] : nodes_) {
+    const bool away = node.record.state() == v1::NODE_STATE_SUSPECT &&
+                      StateWithSession(node) == v1::NODE_STATE_HEALTHY;
+    if ((away || node.record.state() == v1::NODE_STATE_HEALTHY) && !node.record.drained()) {
+      out.push_back(&node.record);
+    }
+  }
+  return out;
+}
+
 size_t NodeTable::draining() const {
   return std::count_if(nodes_.begin(), nodes_.end(), [](const auto& entry) {
     const v1::Node& record = entry.second.record;
     return record.state() == v1::NODE_STATE_DRAINING ||
            (record.state() == v1::NODE_STATE_HEALTHY && record.drained());
+  });
+}
+
+size_t NodeTable::unhealthy() const {
+  return std::count_if(nodes_.begin(), nodes_.end(), [](const auto& entry) {
+    return entry.second.record.state() == v1::NODE_STATE_UNHEALTHY;
   });
 }
 
@@ -336,6 +421,7 @@ void NodeTable::Restore(v1::NodeRecord row) {
   node.record = std::move(*row.mutable_node());
   if (row.has_fence_after()) node.fence_after = FromProto(row.fence_after());
   for (const auto& at : row.absences()) node.absences.push_back(FromProto(at));
+  node.refused_jobs.insert(row.refused_jobs().begin(), row.refused_jobs().end());
   // A row of an older coordinator has only the state, which a broken session hides.
   node.draining = row.draining() || (node.record.state() == v1::NODE_STATE_DRAINING &&
                                      node.record.drain_reason().empty());
@@ -384,6 +470,7 @@ void NodeTable::WriteChanged() {
     }
     row.set_draining(it->second.draining);
     for (const WallNanos at : it->second.absences) *row.add_absences() = ToProtoTimestamp(at);
+    row.mutable_refused_jobs()->Add(it->second.refused_jobs.begin(), it->second.refused_jobs.end());
     context_.Put(v1::STATE_TABLE_NODES, node_id, row);
   }
 }

@@ -6,8 +6,9 @@
 //   HEALTHY --lease over (silent session)--> LOST;  Goodbye --> LOST at once
 //   HEALTHY --its worker says that it is stopping--> DRAINING, which is as HEALTHY, but nothing new
 //   is placed there. It lasts until a Hello does not say so.
-//   A node that goes away without a word too often (Quarantine) is drained, in any state, until a
-//   person undrains it.
+//   HEALTHY --its worker has found problems--> UNHEALTHY, which is as DRAINING, until they are gone
+//   A node that goes away without a word too often, or could prepare none of several jobs that
+//   others could (Quarantine), is drained, in any state, until a person undrains it.
 #pragma once
 
 #include <deque>
@@ -49,6 +50,8 @@ struct Node {
   std::string lost_because;
   // When it went away without a word, the last ones within the window of Quarantine.
   std::deque<WallNanos> absences;
+  // What it could not prepare since it last prepared a job: CountRefusal.
+  std::set<std::string> refused_jobs;
 
   const std::string& id() const { return record.node_id(); }
   // The preferred one.
@@ -84,6 +87,10 @@ class NodeTable {
   void Drain(Node& node);
   // Why nothing new is placed there, besides a worker that is stopping; empty: no such reason.
   void SetDrainReason(Node& node, std::string reason);
+  // What the worker's checks have found since the last call.
+  void SetProblems(Node& node, const v1::HostHealth& health);
+  // Records it.
+  void OnLogsRemoved(const Node& node, const v1::LogsRemoved& logs);
   // LOST at once, whatever its lease. The session, if any, is closed with `why`.
   void Lose(Node& node, absl::Status why);
 
@@ -92,6 +99,11 @@ class NodeTable {
   // often is quarantined. Quarantine never takes more than half of the nodes, because a network
   // that fails must not empty the cluster.
   void CountAbsence(Node& node);
+  // The host could not prepare something that others could: a job, or what one user runs. One that
+  // refuses too many of these without preparing a job is quarantined.
+  void CountRefusal(Node& node, const std::string& what, const std::string& error);
+  // The host has prepared a job.
+  void ClearRefusals(Node& node);
   // A drain ends, whoever began it.
   void Undrain(Node& node);
 
@@ -113,13 +125,22 @@ class NodeTable {
   Node* NextForgotten();
   // To be written at the end of the batch.
   void Changed(const Node& node) { changed_.insert(node.id()); }
+  // Call when the node takes jobs from now on, takes none any more, or offers something else: jobs
+  // are looked at again, and the node is written.
+  void Recomposed(const Node& node);
+  // Changes with each such call.
+  uint64_t composition() const { return composition_; }
   const std::map<std::string, Node>& all() const { return nodes_; }
   // Not LOST; `healthy_only`: those on which jobs may be placed.
   std::vector<const v1::Node*> Present(bool healthy_only) const;
+  // Those on which jobs may be placed, now or as soon as their sessions are back.
+  std::vector<const v1::Node*> Taking() const;
   // When the last new node came; long ago where none has.
   SteadyNanos last_joined() const { return last_joined_; }
   // Connected nodes on which nothing is placed any more.
   size_t draining() const;
+  // Connected nodes on which nothing is placed until their problems are gone.
+  size_t unhealthy() const;
   // Nodes known from before the start of this term that have neither returned nor been given up.
   size_t recovering() const { return recovering_.size(); }
   bool IsRecovering(const Node& node) const { return recovering_.contains(node.id()); }
@@ -134,6 +155,9 @@ class NodeTable {
 
  private:
   void DropReplaced(const Node& by);
+  // Drains the node until a person undrains it, unless half of the nodes are quarantined: `what` it
+  // did, as words after its name.
+  void Quarantine(Node& node, const std::string& what);
 
   Context& context_;
   std::map<std::string, Node> nodes_;
@@ -145,6 +169,7 @@ class NodeTable {
   DeadlineIndex<std::string> fences_;
   std::set<std::string> recovering_;
   SteadyNanos last_joined_ = SteadyNanos::min() / 2;
+  uint64_t composition_ = 1;
   std::set<std::string> changed_;
   SteadyNanos next_forget_{0};
 };

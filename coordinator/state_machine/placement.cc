@@ -221,11 +221,8 @@ std::string Count(uint64_t n, std::string_view what) {
 }
 
 PlacementResult Place(const PlacementRequest& request) {
-  if (request.spec.has_gpus_per_proc()) return PlaceWith(request, request.spec.gpus_per_proc());
-  if (request.spec.procs_per_node().kind_case() == v1::ProcsPerNode::kGpu) {
-    return PlaceWith(request, 1);
-  }
-  // The job does not say: use GPUs where that costs no rank.
+  if (const auto gpus = GpusPerProc(request)) return PlaceWith(request, *gpus);
+  // Nobody says: use GPUs where that costs no rank.
   PlacementResult without = PlaceWith(request, 0);
   if (!without.placement.has_value()) return without;
   PlacementResult with = PlaceWith(request, 1);
@@ -234,10 +231,15 @@ PlacementResult Place(const PlacementRequest& request) {
   return as_large ? with : without;
 }
 
-bool CouldUse(const v1::JobSpec& spec, const v1::Node& node) {
-  const bool per_gpu = spec.procs_per_node().kind_case() == v1::ProcsPerNode::kGpu;
-  const uint32_t gpus = spec.has_gpus_per_proc() ? spec.gpus_per_proc() : per_gpu ? 1 : 0;
-  return Refusal(spec, MakeOffer(spec, node, /*ignore_usage=*/true, nullptr), gpus).empty();
+std::optional<uint32_t> GpusPerProc(const PlacementRequest& request) {
+  if (request.spec.has_gpus_per_proc()) return request.spec.gpus_per_proc();
+  if (request.spec.procs_per_node().kind_case() == v1::ProcsPerNode::kGpu) return 1;
+  return request.gpus_per_proc;
+}
+
+bool CouldUse(const PlacementRequest& request, const v1::Node& node) {
+  const Offer all = MakeOffer(request.spec, node, /*ignore_usage=*/true, nullptr);
+  return Refusal(request.spec, all, GpusPerProc(request).value_or(0)).empty();
 }
 
 }  // namespace meshrun::coordinator

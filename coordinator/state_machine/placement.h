@@ -36,7 +36,21 @@ struct Placement {
   uint32_t world_size = 0;
   // Resolved.
   std::vector<Axis> mesh;
+
+  uint64_t GpuCount() const;
 };
+
+inline uint64_t PlacedGpus(const PlacedNode& node) {
+  uint64_t count = 0;
+  for (const auto& of_rank : node.gpus) count += of_rank.size();
+  return count;
+}
+
+inline uint64_t Placement::GpuCount() const {
+  uint64_t count = 0;
+  for (const PlacedNode& node : nodes) count += PlacedGpus(node);
+  return count;
+}
 
 // What one member of a job holds on its node.
 struct Resource {
@@ -55,6 +69,8 @@ struct PlacementRequest {
   bool ignore_usage = false;
   // By node_id: as if this much of what is in use there were free.
   const std::map<std::string, Resource>* released = nullptr;
+  // GPUs of each rank where the specification does not say; absent: not decided yet.
+  std::optional<uint32_t> gpus_per_proc;
 };
 
 struct PlacementResult {
@@ -65,10 +81,13 @@ struct PlacementResult {
 
 PlacementResult Place(const PlacementRequest& request);
 
+// Absent: the job does not say, and has not run yet.
+std::optional<uint32_t> GpusPerProc(const PlacementRequest& request);
+
 // "1 node", "2 nodes".
 std::string Count(uint64_t n, std::string_view what);
 
-// Whether the job could use the node if nothing else ran there.
-bool CouldUse(const v1::JobSpec& spec, const v1::Node& node);
+// Whether the request's job could use the node if nothing else ran there.
+bool CouldUse(const PlacementRequest& request, const v1::Node& node);
 
 }  // namespace meshrun::coordinator

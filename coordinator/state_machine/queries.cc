@@ -2,10 +2,14 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
+#include <map>
+#include <optional>
 #include <set>
+#include <utility>
+#include <vector>
 
 #include "coordinator/state_machine/state_machine.h"
+#include "core/parse_integer.h"
 #include "core/proto_time.h"
 #include "core/text.h"
 #include "core/version.h"
@@ -18,6 +22,38 @@ namespace {
 constexpr size_t kMostLogBytes = 1 << 20;
 constexpr size_t kMostChunk = 1 << 16;
 constexpr size_t kLeastChunk = 1 << 10;
+// Files that one call reads on one host at a time. A worker serves 1024 (LogUploads), and a session
+// holds 4096 commands.
+constexpr size_t kMostFilesOfNode = 512;
+// An answer that lists things ends when it has so many bytes; the next page begins there.
+constexpr size_t kPageBytes = 4 << 20;
+
+// The last of `events` that fit into a page, oldest first.
+template <typename Events, typename Event>
+std::vector<const v1::ClusterEvent*> LastThatFit(const Events& events, size_t most,
+                                                 const Event& event_of) {
+  std::vector<const v1::ClusterEvent*> out;
+  size_t bytes = 0;
+  for (auto it = events.rbegin(); it != events.rend() && out.size() < most; ++it) {
+    const v1::ClusterEvent& event = event_of(*it);
+    bytes += event.ByteSizeLong();
+    if (bytes > kPageBytes && !out.empty()) break;
+    out.push_back(&event);
+  }
+  std::reverse(out.begin(), out.end());
+  return out;
+}
+
+// Reads a page token of ListJobs, "group.number"; an empty one is the beginning.
+std::optional<JobTable::ListPlace> ParsePlace(std::string_view token) {
+  JobTable::ListPlace place;
+  if (token.empty()) return place;
+  const size_t dot = std::min(token.find('.'), token.size());
+  const auto group = ParseInteger<int>(token.substr(0, dot));
+  const auto before = ParseInteger<uint64_t>(token.substr(std::min(dot + 1, token.size())));
+  if (!group || *group < 0 || *group > 2 || !before || *before == 0) return std::nullopt;
+  return JobTable::ListPlace{*group, *before};
+}
 
 }  // namespace
 
@@ -47,7 +83,12 @@ void StateMachine::GetJob(uint64_t call_id, const v1::GetJobRequest& request) {
     const v1::ClusterEvent* cause = context.FindEvent(event->cause());
     if (cause != nullptr && cause->job_id().empty()) wanted.insert(cause->sequence());
   }
-  for (const uint64_t sequence : wanted) *response.add_events() = *context.FindEvent(sequence);
+  const auto event_of = [&context](uint64_t sequence) -> const v1::ClusterEvent& {
+    return *context.FindEvent(sequence);
+  };
+  for (const v1::ClusterEvent* event : LastThatFit(wanted, wanted.size(), event_of)) {
+    *response.add_events() = *event;
+  }
   context.Reply(call_id, std::move(response));
 }
 
@@ -68,12 +109,16 @@ void StateMachine::ListEvents(uint64_t call_id, const v1::ListEventsRequest& req
   }
   const size_t limit = request.limit() == 0 ? 1000 : std::min(request.limit(), 10'000u);
   v1::ListEventsResponse response;
+  size_t bytes = 0;
   const auto add = [&](const v1::ClusterEvent& event) {
-    if (event.sequence() <= request.after() || (!job_id.empty() && event.job_id() != job_id) ||
+    if (response.more() || event.sequence() <= request.after() ||
+        (!job_id.empty() && event.job_id() != job_id) ||
         (!node_id.empty() && event.node_id() != node_id)) {
       return;
     }
-    if (static_cast<size_t>(response.events_size()) == limit) {
+    bytes += event.ByteSizeLong();
+    if (static_cast<size_t>(response.events_size()) == limit ||
+        (bytes > kPageBytes && response.events_size() > 0)) {
       response.set_more(true);
     } else {
       *response.add_events() = event;
@@ -89,24 +134,29 @@ void StateMachine::ListEvents(uint64_t call_id, const v1::ListEventsRequest& req
 
 void StateMachine::ListJobs(uint64_t call_id, const v1::ListJobsRequest& request) {
   Context& context = parts_->context;
-  uint64_t before = 0;
   const std::string& token = request.page_token();
-  const auto [end, error] = std::from_chars(token.data(), token.data() + token.size(), before);
-  if (!token.empty() &&
-      (error != std::errc{} || end != token.data() + token.size() || before == 0)) {
+  const std::optional<JobTable::ListPlace> place = ParsePlace(token);
+  if (!place.has_value()) {
     context.Reply(call_id, absl::InvalidArgumentError(
                                fmt::format("page_token: '{}' does not come from ListJobs", token)));
     return;
   }
   const size_t limit = request.page_size() == 0 ? 100 : std::min(request.page_size(), 1000u);
-  std::vector<const Job*> jobs = parts_->jobs.Newest(before, limit + 1, request.active_only());
+  std::vector<const Job*> jobs = parts_->jobs.List(request, *place, limit + 1);
   v1::ListJobsResponse response;
-  if (jobs.size() > limit) {
-    jobs.pop_back();
-    response.set_next_page_token(std::to_string(jobs.back()->record.submit_sequence()));
-  }
+  size_t bytes = 0;
+  const Job* last = nullptr;
   for (const Job* job : jobs) {
-    *response.add_jobs() = parts_->jobs.View(*job, /*with_ranks=*/false);
+    v1::Job view = parts_->jobs.View(*job, /*with_ranks=*/false);
+    bytes += view.ByteSizeLong();
+    if (last != nullptr &&
+        (bytes > kPageBytes || static_cast<size_t>(response.jobs_size()) == limit)) {
+      response.set_next_page_token(fmt::format("{}.{}", JobTable::ListGroup(*last, request),
+                                               last->record.submit_sequence()));
+      break;
+    }
+    *response.add_jobs() = std::move(view);
+    last = job;
   }
   context.Reply(call_id, std::move(response));
 }
@@ -119,6 +169,32 @@ void StateMachine::WatchJob(uint64_t call_id, const v1::WatchJobRequest& request
     return;
   }
   parts_->jobs.AddWatcher(**job, call_id, request);
+}
+
+void StateMachine::DescribeLimits(uint64_t call_id, const v1::DescribeLimitsRequest& request) {
+  const Context& context = parts_->context;
+  const std::string& user = request.user().empty() ? context.user : request.user();
+  v1::DescribeLimitsResponse response;
+  for (const PolicyScope& scope : ScopesFor(context.policy, user)) {
+    const JobUsage usage = parts_->jobs.quotas().Of(scope.Key());
+    v1::LimitScope& out = *response.add_scopes();
+    out.set_kind(scope.kind);
+    out.set_name(scope.name);
+    *out.mutable_limits() = scope.limits;
+    out.set_queued_jobs(usage.queued_jobs);
+    out.set_running_jobs(usage.running_jobs);
+    out.set_running_ranks(usage.ranks);
+    out.set_running_gpus(usage.gpus);
+    if (scope.kind == v1::LimitScope::KIND_USER) {
+      out.set_weight(WeightOf(context.policy, user));
+      if (!scope.limits.has_kill_grace())
+        *out.mutable_limits()->mutable_kill_grace() = ToProtoDuration(kMostKillGrace);
+    }
+  }
+  const auto own = context.policy.users().find(user);
+  if (own != context.policy.users().end()) response.set_default_account(own->second.account());
+  response.set_default_partition(context.policy.default_partition());
+  parts_->context.Reply(call_id, std::move(response));
 }
 
 void StateMachine::ListNodes(uint64_t call_id) {
@@ -146,8 +222,11 @@ void StateMachine::DescribeCluster(uint64_t call_id, const v1::DescribeClusterRe
   response.set_jobs_total(parts_->jobs.size());
   const auto& events = context.events();
   const size_t wanted = request.max_events() == 0 ? 50 : request.max_events();
-  for (size_t i = events.size() - std::min(wanted, events.size()); i < events.size(); ++i) {
-    *response.add_events() = events[i];
+  const auto event_of = [](const v1::ClusterEvent& event) -> const v1::ClusterEvent& {
+    return event;
+  };
+  for (const v1::ClusterEvent* event : LastThatFit(events, wanted, event_of)) {
+    *response.add_events() = *event;
   }
   context.Reply(call_id, std::move(response));
 }
@@ -175,13 +254,19 @@ void StateMachine::ReadLogs(uint64_t call_id, const v1::ReadLogsRequest& request
                                               job.view.generation(), generation)));
     return;
   }
-  std::vector<int> ranks(request.ranks().begin(), request.ranks().end());
+  // Each once, in the order of their numbers.
+  std::set<int> ranks(request.ranks().begin(), request.ranks().end());
   const int world_size = world->second->ranks_size();
   if (ranks.empty()) {
-    for (int rank = 0; rank < world_size; ++rank) ranks.push_back(rank);
+    for (int rank = 0; rank < world_size; ++rank) ranks.insert(ranks.end(), rank);
   }
-  std::vector<int> streams(request.streams().begin(), request.streams().end());
+  std::set<int> streams(request.streams().begin(), request.streams().end());
   if (streams.empty()) streams = {v1::LOG_STREAM_STDOUT, v1::LOG_STREAM_STDERR};
+  std::map<std::pair<int, int>, uint64_t> positions;
+  for (const v1::LogPosition& position : request.positions()) {
+    positions[{position.rank(), position.stream()}] = position.offset();
+  }
+  std::map<const Node*, size_t> files_of_node;
   OpenLogRelay relay;
   relay.call_id = call_id;
   for (const int rank : ranks) {
@@ -197,6 +282,12 @@ void StateMachine::ReadLogs(uint64_t call_id, const v1::ReadLogsRequest& request
           "the output of rank {} is on {}, which is not connected", rank,
           node == nullptr ? "node " + world->second->ranks(rank).node_id() : node->record.name()));
       continue;
+    }
+    if ((files_of_node[node] += streams.size()) > kMostFilesOfNode) {
+      context.Reply(call_id, absl::InvalidArgumentError(fmt::format(
+                                 "more than {} files of these ranks are on {}: name fewer ranks",
+                                 kMostFilesOfNode, node->record.name())));
+      return;
     }
     for (const int stream : streams) {
       LogSource& source = relay.sources.emplace_back();
@@ -218,10 +309,8 @@ void StateMachine::ReadLogs(uint64_t call_id, const v1::ReadLogsRequest& request
       source.open.set_stream(static_cast<v1::LogStream>(stream));
       source.open.set_follow(request.follow());
       if (request.has_tail_lines()) source.open.set_tail_lines(request.tail_lines());
-      for (const v1::LogPosition& position : request.positions()) {
-        if (position.rank() == rank && position.stream() == stream) {
-          source.open.set_offset(position.offset());
-        }
+      if (const auto position = positions.find({rank, stream}); position != positions.end()) {
+        source.open.set_offset(position->second);
       }
     }
   }

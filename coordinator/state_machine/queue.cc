@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <limits>
 
+#include "coordinator/state_machine/dependencies.h"
+#include "coordinator/state_machine/refusals.h"
 #include "core/job_spec.h"
 #include "core/proto_time.h"
 #include "core/text.h"
@@ -14,7 +16,7 @@ namespace {
 
 // A job that could have more nodes waits so long after the last one that joined.
 constexpr std::chrono::seconds kLastCall(2);
-constexpr QueuePlace kBeforeAll{std::numeric_limits<int64_t>::min(), 0};
+constexpr QueuePlace kBeforeAll{.level = std::numeric_limits<int64_t>::min()};
 
 // Whether so many nodes have so much free: sorts out most jobs that do not fit, at little cost.
 bool EnoughIsFree(const PlacementRequest& request) {
@@ -27,7 +29,7 @@ bool EnoughIsFree(const PlacementRequest& request) {
     const bool fits =
         node->slots_used() + procs * CpusPerProc(spec) <= all.slots() &&
         node->memory_used_bytes() + procs * spec.memory_bytes() <= all.memory_bytes() &&
-        node->gpus_used_size() + procs * spec.gpus_per_proc() <=
+        node->gpus_used_size() + procs * GpusPerProc(request).value_or(0) <=
             static_cast<uint64_t>(all.gpus_size());
     if (fits && ++fitting >= MinNodes(spec)) return true;
   }
@@ -52,12 +54,17 @@ bool Queue::PlaceJobs() {
     context_.placement_due = false;
     return false;
   }
-  if (std::exchange(context_.placement_due, false) || !HeadIsCurrent()) {
-    PlaceAll();
-    return true;
+  if (std::exchange(composition_, nodes_.composition()) != nodes_.composition()) {
+    jobs_.queue().UnparkAll();
+    context_.placement_due = true;
   }
-  PlaceNew(kBeforeAll);
-  return false;
+  const bool begins = std::exchange(context_.placement_due, false) || !HeadIsCurrent();
+  if (!begins) {
+    PlaceNew(kBeforeAll);
+    if (!next_.has_value()) return false;
+  }
+  if (!begins || !BeginPass()) GoOn();
+  return !next_.has_value();
 }
 
 bool Queue::HeadIsCurrent() const {
@@ -66,25 +73,54 @@ bool Queue::HeadIsCurrent() const {
   return entry != nullptr && entry->place == head_->place;
 }
 
-void Queue::PlaceAll() {
+bool Queue::BeginPass() {
+  ++pass_;
   head_.reset();
-  QueuePlace at = kBeforeAll;
-  for (size_t looked_at = 0; looked_at < kDepth; ++looked_at) {
-    const auto entry = jobs_.queue().NextFront(at);
-    if (!entry.has_value()) {
-      jobs_.queue().TakeNew();
-      return;
-    }
-    at = entry->place;
-    head_.has_value() ? Backfill(*entry) : StartOrWait(*entry);
+  waits_in_.clear();
+  const std::optional<QueuePlace> stopped = LookFrom(kBeforeAll);
+  if (!stopped.has_value()) {
+    next_.reset();
+    jobs_.queue().TakeNew();
+    return true;
   }
-  PlaceNew(at);
+  // Without a head all go in their order.
+  const bool goes_on_here = !next_.has_value() || *next_ < *stopped || !head_.has_value();
+  if (goes_on_here) next_ = stopped;
+  PlaceNew(*stopped);
+  return goes_on_here;
+}
+
+void Queue::GoOn() {
+  if (const std::optional<QueuePlace> stopped = LookFrom(*next_)) {
+    next_ = stopped;
+  } else if (*next_ == kBeforeAll) {
+    next_.reset();
+  } else {
+    // Those before the place where it went on may be unseen.
+    next_ = kBeforeAll;
+  }
+}
+
+std::optional<QueuePlace> Queue::LookFrom(QueuePlace place) {
+  for (size_t looked_at = 0; looked_at < kDepth;) {
+    const auto entry = jobs_.queue().NextFront(place);
+    if (!entry.has_value()) return std::nullopt;
+    place = entry->place;
+    if (entry->shape->pass == pass_) continue;
+    const bool started =
+        head_.has_value() && head_->place < place ? Backfill(*entry) : StartOrWait(*entry);
+    if (!started) entry->shape->pass = pass_;
+    ++looked_at;
+  }
+  return place;
 }
 
 void Queue::PlaceNew(const QueuePlace& after) {
   std::set<const QueueIndex::Shape*> refused;
   for (const QueueIndex::Entry& entry : jobs_.queue().TakeNew()) {
-    if (entry.place <= after || refused.contains(entry.shape)) continue;
+    if (entry.place <= after || entry.shape->parked || refused.contains(entry.shape)) continue;
+    // The pass comes to it in its order.
+    if (next_.has_value() && !head_.has_value() && *next_ < entry.place) continue;
     bool started = false;
     if (head_.has_value() && head_->place < entry.place) {
       started = Backfill(entry);
@@ -115,15 +151,16 @@ bool Queue::IsDelayed(const QueueIndex::Entry& entry, const Job& job, const Plac
 bool Queue::StartOrWait(const QueueIndex::Entry& entry) {
   Job& job = *jobs_.Find(entry.job_id);
   if (IsDelayed(entry, job, nullptr)) return false;
+  if (IsOverQuota(entry, job)) return false;
   std::string waits;
+  std::optional<QuotaRefusal> refused;
   PlacementRequest request = RequestOf(job, &waits);
-  PlacementResult result = TryPlace(request);
-  if (!result.placement.has_value() && !job.record.avoided_nodes().empty() && waits.empty()) {
-    // No other node can take the job, and the reason why this one could not prepare may be gone.
-    request.nodes = departures_.Candidates(job, &waits);
-    result = TryPlace(request);
+  PlacementResult result = TryPlaceWithin(job, request, &refused);
+  if (!result.placement.has_value() && waits.empty() && job.avoids_nodes()) {
+    result = TryAvoidedToo(job, &request, &refused);
   }
   if (result.placement.has_value()) {
+    if (refused.has_value()) return NoteOverQuota(entry, job, *refused);
     if (IsDelayed(entry, job, &*result.placement)) return false;
     generations_.Begin(job, *result.placement);
     return true;
@@ -133,22 +170,65 @@ bool Queue::StartOrWait(const QueueIndex::Entry& entry) {
     PlacementResult later = TryPlace(request);
     result.reason = later.placement.has_value() ? std::move(waits) : std::move(later.reason);
   }
-  if (const size_t draining = nodes_.draining(); draining > 0) {
-    result.reason += draining == 1 ? "; 1 that is draining does not count"
-                                   : fmt::format("; {} that are draining do not count", draining);
-  }
-  entry.shape->refusal = std::move(result.reason);
-  PlacementRequest alone = request;
-  alone.ignore_usage = true;
-  if (!TryPlace(alone).placement.has_value()) return false;
-  head_ = Head{entry.job_id, entry.place, {}, std::nullopt};
+  if (!CouldRun(entry, job)) return false;
+  entry.shape->refusal = WithOthers(std::move(result.reason));
+  head_ = Head{entry.job_id, entry.place, {}, std::nullopt, {}};
+  for (const v1::Node* node : request.nodes) head_->nodes.insert(node->node_id());
   MakeRoom(request, job);
   return false;
 }
 
+PlacementResult Queue::TryAvoidedToo(const Job& job, PlacementRequest* request,
+                                     std::optional<QuotaRefusal>* refused) {
+  std::string waits;
+  const std::vector<const v1::Node*> nodes = departures_.Candidates(job, &waits);
+  // A node that failed the job is better than none. One that could not prepare it is better than
+  // to wait for ever, where no other could: what was wrong there may be gone. Those that have
+  // refused less often come first.
+  std::set<uint32_t> rounds = {0};
+  if (!OthersCouldTake(job, nodes_.Taking())) {
+    for (const v1::Node* node : nodes) rounds.insert(TimesRefused(job, node->node_id()));
+  }
+  PlacementResult result;
+  for (const uint32_t most : rounds) {
+    request->nodes = nodes;
+    std::erase_if(request->nodes,
+                  [&](const v1::Node* node) { return TimesRefused(job, node->node_id()) > most; });
+    result = TryPlaceWithin(job, *request, refused);
+    if (result.placement.has_value()) break;
+  }
+  return result;
+}
+
+bool Queue::CouldRun(const QueueIndex::Entry& entry, const Job& job) {
+  QueueIndex::Shape& shape = *entry.shape;
+  if (shape.fits == composition_) return true;
+  PlacementRequest alone = job.RequestOn(nodes_.Taking());
+  alone.ignore_usage = true;
+  PlacementResult result = TryPlace(alone);
+  if (result.placement.has_value()) {
+    shape.fits = composition_;
+    return true;
+  }
+  shape.refusal = WithOthers(std::move(result.reason));
+  jobs_.queue().Park(shape);
+  return false;
+}
+
+std::string Queue::WithOthers(std::string reason) const {
+  for (const auto& [count, are] :
+       {std::pair(nodes_.draining(), "draining"), std::pair(nodes_.unhealthy(), "unhealthy")}) {
+    if (count == 0) continue;
+    reason += count == 1 ? fmt::format("; 1 that is {} does not count", are)
+                         : fmt::format("; {} that are {} do not count", count, are);
+  }
+  return reason;
+}
+
 bool Queue::Backfill(const QueueIndex::Entry& entry) {
   Job& job = *jobs_.Find(entry.job_id);
-  if (IsDelayed(entry, job, nullptr)) return false;
+  if (!CouldRun(entry, job) || IsDelayed(entry, job, nullptr) || IsOverQuota(entry, job))
+    return false;
   std::string waits;
   PlacementRequest request = RequestOf(job, &waits);
   if (request.nodes.size() < MinNodes(job.view.spec()) || !EnoughIsFree(request)) return false;
@@ -162,8 +242,10 @@ bool Queue::Backfill(const QueueIndex::Entry& entry) {
     });
     if (!EnoughIsFree(request)) return false;
   }
-  const PlacementResult result = TryPlace(request);
+  std::optional<QuotaRefusal> refused;
+  const PlacementResult result = TryPlaceWithin(job, request, &refused);
   if (!result.placement.has_value()) return false;
+  if (refused.has_value()) return NoteOverQuota(entry, job, *refused);
   context_.Record("JobBackfilled", job.id(), "",
                   fmt::format("starts before {}, which it does not delay", head_->job_id));
   generations_.Begin(job, *result.placement);
@@ -173,7 +255,11 @@ bool Queue::Backfill(const QueueIndex::Entry& entry) {
 const Reservation& Queue::HeadsReservation() {
   if (!head_->reservation.has_value()) {
     std::string waits;
-    head_->reservation = Reserve(RequestOf(*jobs_.Find(head_->job_id), &waits), Holders());
+    const Job& job = *jobs_.Find(head_->job_id);
+    PlacementRequest request = job.RequestOn(departures_.Candidates(job, &waits));
+    std::erase_if(request.nodes,
+                  [this](const v1::Node* node) { return !head_->nodes.contains(node->node_id()); });
+    head_->reservation = Reserve(request, Holders());
     placements_ += head_->reservation->placements;
   }
   return *head_->reservation;
@@ -191,12 +277,54 @@ void Queue::MakeRoom(const PlacementRequest& request, const Job& job) {
 }
 
 PlacementRequest Queue::RequestOf(const Job& job, std::string* waits) const {
-  PlacementRequest request{job.view.spec(), {}, {}};
+  PlacementRequest request = job.RequestOn({});
   for (const v1::Node* node : departures_.Candidates(job, waits)) {
     if (!job.Avoids(node->node_id())) request.nodes.push_back(node);
   }
-  for (const Member& member : job.members) request.previous.push_back(member.node_id);
   return request;
+}
+
+bool Queue::IsOverQuota(const QueueIndex::Entry& entry, const Job& job) {
+  entry.shape->over_quota = false;
+  const std::vector<PolicyScope> scopes = jobs_.ScopesOf(job);
+  for (const PolicyScope& scope : scopes) {
+    const auto first = waits_in_.find(scope.Key());
+    if (first == waits_in_.end() || first->second == job.id()) continue;
+    entry.shape->over_quota = true;
+    entry.shape->refusal =
+        fmt::format("behind job {}, for which {} has no room", first->second, scope.Words());
+    return true;
+  }
+  // Before it is placed: a job that may not start is no head, and nobody makes room for it.
+  const v1::JobSpec& spec = job.view.spec();
+  const uint64_t ranks = uint64_t{MinNodes(spec)} * std::max(spec.procs_per_node().count(), 1u);
+  const uint64_t gpus_per_rank =
+      spec.has_gpus_per_proc() ? spec.gpus_per_proc() : job.record.gpus_per_proc();
+  const auto refused = jobs_.quotas().Refusal(job.id(), scopes, ranks, ranks * gpus_per_rank);
+  if (!refused.has_value()) return false;
+  const bool ever = !RefusalAlone(scopes, ranks, ranks * gpus_per_rank).has_value();
+  NoteOverQuota(entry, job, *refused, ever);
+  return true;
+}
+
+bool Queue::NoteOverQuota(const QueueIndex::Entry& entry, const Job& job,
+                          const QuotaRefusal& refused, bool ever) {
+  entry.shape->over_quota = true;
+  entry.shape->refusal = refused.text;
+  // Else small jobs of others would go past a large one for ever. A user has his own order.
+  if (ever && refused.kind != v1::LimitScope::KIND_USER) waits_in_.emplace(refused.key, job.id());
+  return false;
+}
+
+PlacementResult Queue::TryPlaceWithin(const Job& job, const PlacementRequest& request,
+                                      std::optional<QuotaRefusal>* refused) {
+  const std::vector<PolicyScope> scopes = jobs_.ScopesOf(job);
+  return PlaceWithin(
+      request, [this](const PlacementRequest& each) { return TryPlace(each); },
+      [&](uint64_t ranks, uint64_t gpus) {
+        return jobs_.quotas().Refusal(job.id(), scopes, ranks, gpus);
+      },
+      refused);
 }
 
 PlacementResult Queue::TryPlace(const PlacementRequest& request) {
@@ -260,6 +388,7 @@ void Queue::ExpireDue() {
 
 std::optional<SteadyNanos> Queue::NextDeadline() const {
   std::optional<SteadyNanos> next;
+  if (next_.has_value()) next = context_.now;
   for (const auto& deadline : {jobs_.run_clock().NextDeadline(), drains_.Next(), delayed_.Next()}) {
     if (deadline.has_value() && (!next.has_value() || *deadline < *next)) next = deadline;
   }
@@ -271,6 +400,7 @@ std::string Queue::ReasonOf(const Job& job) const {
   if (job.record.held()) {
     return fmt::format("{}held: 'meshrun release {}' lets it go on", note, job.id());
   }
+  if (!job.record.waits_for().empty()) return note + WaitsFor(job);
   if (nodes_.recovering() > 0) {
     return fmt::format(
         "{}the coordinator has restarted and waits up to {} for {} of {} nodes to report", note,
@@ -278,6 +408,7 @@ std::string Queue::ReasonOf(const Job& job) const {
   }
   const QueueIndex::Entry* const entry = jobs_.queue().Find(job.id());
   if (entry == nullptr) return job.view.reason();
+  if (entry->shape->parked || entry->shape->over_quota) return note + entry->shape->refusal;
   const QueueIndex::Entry* const head =
       head_.has_value() ? jobs_.queue().Find(head_->job_id) : nullptr;
   if (head != nullptr && head->place < entry->place) {

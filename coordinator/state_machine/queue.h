@@ -1,19 +1,25 @@
 // Which queued job starts when. Gang admission: a job gets all of its nodes at once, or waits.
 //
-// Jobs are placed highest priority first, then in the order of their submission. The first job that
+// Jobs are placed highest priority first; within a priority users take turns (turns.h), and each
+// user's jobs go in the order of their submission. The first job that
 // could run here and has to wait is the head. Jobs behind the head start only where that does not
 // delay it: on nodes that it does not need, or when their time limit ends before it can start
 // (reservation.h). Jobs of lower priority that may be started again are stopped for the head, each
-// with its grace and at no charge. A job that could not run here even alone holds up no other.
+// with its grace and at no charge. A job that could not run here even alone holds up no other: its
+// shape is parked until the nodes change.
 //
-// A pass looks at a job only when something that it needs has changed: at new ones, and, when nodes
-// or the head have changed, at the first job of each shape (queue_index.h), kDepth shapes at most.
-// So a queue of any length costs a submit one placement. Reasons are derived when somebody reads.
+// A job is looked at only when something that it needs has changed: new ones at once, and, when
+// nodes or the head have changed, the first job of each shape (queue_index.h) in a pass. A pass
+// looks at kDepth shapes in a step of the state machine, and goes on in the next one where it
+// stopped. One that begins before the last has ended looks at the front, and at where that one had
+// come to: behind a head no job stays unseen, however often nodes change. So a queue of any length
+// costs a submit one placement. Reasons are derived when somebody reads.
 #pragma once
 
 #include <functional>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -28,13 +34,15 @@ class Queue {
   Queue(Context& context, NodeTable& nodes, JobTable& jobs, Departures& departures,
         Generations& generations);
 
-  // Called at the end of a batch. True: it looked at the whole queue, because nodes or the head of
-  // the queue had changed.
+  // Called at the end of a batch. True: a pass that was due, because nodes or the head of the queue
+  // had changed, has looked at the whole queue.
   bool PlaceJobs();
   // Whether free nodes are wanted by a queued job that could run here: it waits for nodes, or
   // starts again in a moment. A job that could not run here even alone does not count, since no
   // existing node would help it.
-  bool WaitsForNodes() const { return head_.has_value() || delayed_.Next().has_value(); }
+  bool WaitsForNodes() const {
+    return head_.has_value() || next_.has_value() || delayed_.Next().has_value();
+  }
   // Ends time limits and deadlines of drains that are over.
   void ExpireDue();
   std::optional<SteadyNanos> NextDeadline() const;
@@ -61,7 +69,7 @@ class Queue {
   size_t placements() const { return placements_; }
 
  private:
-  // The most shapes that one pass looks at.
+  // The most shapes that a pass looks at before other events have their turn.
   static constexpr size_t kDepth = 256;
 
   struct Head {
@@ -71,14 +79,39 @@ class Queue {
     std::vector<std::string> victims;
     // Made when a job behind it is looked at.
     std::optional<Reservation> reservation;
+    // Those that it could be placed on when it became the head.
+    std::set<std::string> nodes;
   };
 
   bool HeadIsCurrent() const;
-  void PlaceAll();
+  // False: the last pass had come further, and is to go on there.
+  bool BeginPass();
+  // Looks on from next_, which is there.
+  void GoOn();
+  // Looks at kDepth shapes behind `place` that this pass has not seen. Returns where it stopped;
+  // absent: at the end of the queue.
+  std::optional<QueuePlace> LookFrom(QueuePlace place);
   // Jobs behind `after` that nobody has looked at.
   void PlaceNew(const QueuePlace& after);
   // Handles a job before the head: starts it, makes it the head, or notes why it cannot run.
   bool StartOrWait(const QueueIndex::Entry& entry);
+  // For a job that finds no place without the nodes that it avoids. Leaves in `*request` those that
+  // it tried last.
+  PlacementResult TryAvoidedToo(const Job& job, PlacementRequest* request,
+                                std::optional<QuotaRefusal>* refused);
+  // Whether the job could run here if nothing else did. Otherwise its shape is parked, and says
+  // why.
+  bool CouldRun(const QueueIndex::Entry& entry, const Job& job);
+  // The sentence, and which nodes do not count.
+  std::string WithOthers(std::string reason) const;
+  // As TryPlace, on as many nodes as the quotas of the job allow. `*refused`: why they allow none.
+  PlacementResult TryPlaceWithin(const Job& job, const PlacementRequest& request,
+                                 std::optional<QuotaRefusal>* refused);
+  // Whether its quotas, or another job that waits for them, keep the job back: notes why.
+  bool IsOverQuota(const QueueIndex::Entry& entry, const Job& job);
+  // `ever`: it could start if nobody else ran. Returns false.
+  bool NoteOverQuota(const QueueIndex::Entry& entry, const Job& job, const QuotaRefusal& refused,
+                     bool ever = true);
   // Whether the job is not to start now, although it could: notes why, and until when.
   bool IsDelayed(const QueueIndex::Entry& entry, const Job& job, const Placement* placement);
   // Starts a job behind the head, if it does not delay the head.
@@ -100,6 +133,14 @@ class Queue {
   Departures& departures_;
   Generations& generations_;
   std::optional<Head> head_;
+  // By account or partition, the first job in this pass that its quota keeps back: those behind it
+  // in the same account or partition wait.
+  std::map<std::string, std::string> waits_in_;
+  uint64_t pass_ = 0;
+  // Where the pass goes on; absent: it has ended.
+  std::optional<QueuePlace> next_;
+  // NodeTable::composition as parked shapes know it.
+  uint64_t composition_ = 0;
   size_t placements_ = 0;
   // By node_id.
   DeadlineIndex<std::string> drains_;

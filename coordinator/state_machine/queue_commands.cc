@@ -41,6 +41,8 @@ void Queue::UpdateJob(uint64_t call_id, const v1::UpdateJobRequest& request) {
     context_.Record("PriorityChanged", job.id(), "",
                     fmt::format("from {} to {}", job.view.spec().priority(), request.priority()));
     jobs_.SetPriority(job, request.priority());
+    // The head may preempt it now.
+    if (job.active()) context_.placement_due = true;
   }
   PlaceJobs();
   v1::UpdateJobResponse response;
@@ -126,8 +128,7 @@ void Queue::DrainNode(uint64_t call_id, const v1::DrainNodeRequest& request) {
   }
   context_.Record("NodeDrained", "", node.id(),
                   fmt::format("{}: {}{}", record.name(), record.drained_because(), when));
-  nodes_.Changed(node);
-  context_.placement_due = true;
+  nodes_.Recomposed(node);
   v1::DrainNodeResponse response;
   MoveJobs(node, /*dry=*/true, &response);
   if (!request.has_deadline()) response.clear_moving();
@@ -143,6 +144,7 @@ void Queue::UndrainNode(uint64_t call_id, const v1::UndrainNodeRequest& request)
   if (node.record.drained()) {
     drains_.Clear(node.id());
     nodes_.Undrain(node);
+    jobs_.ForgiveNode(node.id());
   }
   v1::UndrainNodeResponse response;
   *response.mutable_node() = node.record;

@@ -26,11 +26,11 @@ std::string ShapeKey(const v1::JobSpec& spec) {
 }  // namespace
 
 void QueueIndex::Insert(const QueuePlace& place, const std::string& job_id, const v1::JobSpec& spec,
-                        bool alone) {
+                        const std::string& apart) {
   Erase(job_id);
-  const std::string key = ShapeKey(spec) + (alone ? job_id : "");
+  const std::string key = ShapeKey(spec) + apart;
   std::unique_ptr<Shape>& shape = shapes_[key];
-  if (shape == nullptr) shape = std::make_unique<Shape>(Shape{key, {}, ""});
+  if (shape == nullptr) shape = std::make_unique<Shape>(Shape{.key = key});
   std::optional<QueuePlace> old_front;
   if (!shape->jobs.empty()) old_front = shape->jobs.begin()->first;
   shape->jobs[place] = job_id;
@@ -47,10 +47,26 @@ void QueueIndex::Erase(const std::string& job_id) {
   shape.jobs.erase(it->second.place);
   entries_.erase(it);
   Reindex(shape, old_front);
-  if (shape.jobs.empty()) shapes_.erase(std::string(shape.key));
+  if (!shape.jobs.empty()) return;
+  parked_.erase(&shape);
+  shapes_.erase(std::string(shape.key));
+}
+
+void QueueIndex::Park(Shape& shape) {
+  if (std::exchange(shape.parked, true)) return;
+  fronts_.erase(shape.jobs.begin()->first);
+  parked_.insert(&shape);
+}
+
+void QueueIndex::UnparkAll() {
+  for (Shape* const shape : std::exchange(parked_, {})) {
+    shape->parked = false;
+    Reindex(*shape, std::nullopt);
+  }
 }
 
 void QueueIndex::Reindex(Shape& shape, const std::optional<QueuePlace>& old_front) {
+  if (shape.parked) return;
   if (old_front.has_value()) fronts_.erase(*old_front);
   if (!shape.jobs.empty()) fronts_[shape.jobs.begin()->first] = &shape;
 }

@@ -12,12 +12,6 @@
 namespace meshrun::coordinator {
 namespace {
 
-// Before the restart that follows so many failures without progress: none, 1 s, 2 s, ... 60 s.
-std::chrono::nanoseconds Backoff(uint32_t failures) {
-  if (failures < 2) return std::chrono::nanoseconds(0);
-  return std::min(std::chrono::seconds(1) * (1 << std::min(failures - 2, 6u)), kLongestBackoff);
-}
-
 // The rank whose process has ended, or -1.
 int RankOf(const Job& job, const Member& member, const v1::RankExit& exit) {
   const int end = member.first_rank + member.rank_count;
@@ -155,14 +149,18 @@ void Generations::RecordFailure(Job& job, v1::FailureCause cause, const std::str
   if (node != nullptr && !failure.planned() && cause == v1::FAILURE_CAUSE_NODE_LOST) {
     nodes_.CountAbsence(*nodes_.Find(node->id()));
   }
-  if (node != nullptr && !failure.planned() &&
-      ++(*job.record.mutable_failures_of_nodes())[node->id()] >= 2) {
-    job.Avoid(node->id());
-    context_.Record("NodeAvoided", job.id(), node->id(),
-                    fmt::format("{} has failed the job twice: others are preferred to it",
-                                node->record.name()));
-  }
+  // A job that has used up its own memory would do so anywhere.
+  const bool own_fault = exit != nullptr && exit->out_of_memory();
+  if (node != nullptr && !failure.planned() && !own_fault) CountFailure(job, *node);
   jobs_.Changed(job);
+}
+
+void Generations::CountFailure(Job& job, const Node& node) {
+  if (++(*job.record.mutable_failures_of_nodes())[node.id()] < 2) return;
+  job.Avoid(node.id());
+  context_.Record(
+      "NodeAvoided", job.id(), node.id(),
+      fmt::format("{} has failed the job twice: others are preferred to it", node.record.name()));
 }
 
 void Generations::Fail(Job& job, v1::FailureCause cause, std::string message, const Node* node,
@@ -191,6 +189,7 @@ void Generations::Quiesce(Job& job, std::chrono::nanoseconds grace, std::string 
   jobs_.Changed(job);
   jobs_.SetStopDeadline(job);
   peers_.Tell(job);
+  grace = std::min(grace, jobs_.StopGrace(job));
   for (const Member& member : job.members) commands_.Stop(job, member, grace);
 }
 

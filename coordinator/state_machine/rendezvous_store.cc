@@ -2,15 +2,27 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <set>
 #include <utility>
 
 #include "core/text.h"
 
 namespace meshrun::coordinator {
+namespace {
+
+// Kind of the rows of chunks: after "k".
+constexpr char kChunk[] = "n";
+constexpr int kChunkDigits = 8;
+
+}  // namespace
 
 std::string RendezvousStore::RowKey(const Job& job, std::string_view kind, std::string_view key) {
   return fmt::format("{}/{}/{}", GenerationKey(job.id(), job.view.generation()), kind, key);
+}
+
+std::string RendezvousStore::ChunkRowKey(const Job& job, std::string_view key, uint32_t number) {
+  return RowKey(job, kChunk, fmt::format("{:0{}}/{}", number, kChunkDigits, key));
 }
 
 Job* RendezvousStore::Admit(uint64_t call_id, const v1::Fence& fence, int rank) {
@@ -68,11 +80,13 @@ void RendezvousStore::Remember(const Job& job, std::string_view method,
 
 void RendezvousStore::Keep(Generation& generation, const std::string& key, KeptAnswer answer) {
   generation.answer_bytes += key.size() + answer.response.size();
+  held_ += key.size() + answer.response.size();
   const auto [it, is_new] = generation.answers.try_emplace(key);
   if (is_new) {
     generation.answer_order.push_back(key);
   } else {
     generation.answer_bytes -= key.size() + it->second.response.size();
+    held_ -= key.size() + it->second.response.size();
   }
   it->second = std::move(answer);
 }
@@ -87,16 +101,47 @@ void RendezvousStore::DropOldAnswers(const Job& job) {
       context_.Erase(v1::STATE_TABLE_REQUESTS, prefix + oldest->first);
     }
     generation.answer_bytes -= oldest->first.size() + oldest->second.response.size();
+    held_ -= oldest->first.size() + oldest->second.response.size();
     generation.answers.erase(oldest);
     generation.answer_order.pop_front();
   }
 }
 
-absl::Status RendezvousStore::CheckRoom(const std::string& key, size_t bytes) {
-  if (bytes <= kMaxGenerationBytes) return absl::OkStatus();
-  return absl::ResourceExhaustedError(
-      fmt::format("with key '{}' the generation would store {}, and {} are allowed", key,
-                  FormatBytes(bytes), FormatBytes(kMaxGenerationBytes)));
+absl::Status RendezvousStore::CheckRoom(const Generation& generation, const std::string& key,
+                                        size_t bytes) const {
+  if (bytes > kMaxGenerationBytes) {
+    return absl::ResourceExhaustedError(
+        fmt::format("with key '{}' the generation would store {}, and {} are allowed", key,
+                    FormatBytes(bytes), FormatBytes(kMaxGenerationBytes)));
+  }
+  const size_t others = held_ - generation.bytes - generation.answer_bytes;
+  const size_t share = std::max(kLeastBytes, (kMaxBytes - std::min(others, kMaxBytes)) / 2);
+  const size_t own = bytes + generation.answer_bytes;
+  if (own <= share) return absl::OkStatus();
+  return absl::ResourceExhaustedError(fmt::format(
+      "with key '{}' the generation would store {}, and {} are allowed while other jobs store {}",
+      key, FormatBytes(own), FormatBytes(share), FormatBytes(others)));
+}
+
+absl::Status RendezvousStore::CheckValue(const std::string& key, size_t bytes) {
+  if (bytes <= kMaxValueBytes) return absl::OkStatus();
+  return absl::ResourceExhaustedError(fmt::format("value of key '{}' has {}, and {} are allowed",
+                                                  key, FormatBytes(bytes),
+                                                  FormatBytes(kMaxValueBytes)));
+}
+
+void RendezvousStore::SetBytes(Generation& generation, size_t bytes) {
+  held_ += bytes - generation.bytes;
+  generation.bytes = bytes;
+}
+
+void RendezvousStore::EraseChunks(const Job& job, Generation& generation, const std::string& key) {
+  const auto found = generation.chunks.find(key);
+  if (found == generation.chunks.end()) return;
+  for (uint32_t number = 0; number < found->second.count; ++number) {
+    context_.Erase(v1::STATE_TABLE_VALUES, ChunkRowKey(job, key, number));
+  }
+  generation.chunks.erase(found);
 }
 
 void RendezvousStore::EndGeneration(const Job& job, const std::string& why) {
@@ -116,6 +161,9 @@ void RendezvousStore::EndGeneration(const Job& job, const std::string& why) {
   }
   while (!generation.barriers.empty()) FailBarrier(generation, generation.barriers.begin(), status);
   const std::string prefix = GenerationKey(job.id(), generation.number) + "/";
+  while (!generation.chunks.empty()) {
+    EraseChunks(job, generation, std::string(generation.chunks.begin()->first));
+  }
   for (const auto& [key, value] : generation.values) {
     context_.Erase(v1::STATE_TABLE_VALUES, fmt::format("{}k/{}", prefix, key));
   }
@@ -125,6 +173,7 @@ void RendezvousStore::EndGeneration(const Job& job, const std::string& why) {
   for (const auto& [key, answer] : generation.answers) {
     if (!answer.shares_row) context_.Erase(v1::STATE_TABLE_REQUESTS, prefix + key);
   }
+  held_ -= generation.bytes + generation.answer_bytes;
   generations_.erase(it);
 }
 
@@ -133,8 +182,10 @@ void RendezvousStore::Restore(const std::vector<v1::StateRow>& rows) {
     if (row.table() != v1::STATE_TABLE_VALUES && row.table() != v1::STATE_TABLE_REQUESTS) continue;
     const auto key = ParseGenerationKey(row.key());
     const bool is_request = row.table() == v1::STATE_TABLE_REQUESTS;
-    if (!key.has_value() ||
-        (!is_request && !key->rest.starts_with("k/") && !key->rest.starts_with("u/"))) {
+    const bool is_chunk = !is_request && key.has_value() && key->rest.starts_with("n/") &&
+                          key->rest.size() > kChunkDigits + 3;
+    if (!key.has_value() || (!is_request && !is_chunk && !key->rest.starts_with("k/") &&
+                             !key->rest.starts_with("u/"))) {
       context_.Damaged(row);
       continue;
     }
@@ -157,8 +208,17 @@ void RendezvousStore::Restore(const std::vector<v1::StateRow>& rows) {
       Keep(generation, rest, {row.value(), /*shares_row=*/false});
       continue;
     }
+    if (is_chunk) {
+      const std::string of = rest.substr(kChunkDigits + 3);
+      Generation::Chunks& chunks = generation.chunks[of];
+      ++chunks.count;
+      chunks.bytes += row.value().size();
+      generation.values[of] += row.value();
+      SetBytes(generation, generation.bytes + row.value().size());
+      continue;
+    }
     (rest[0] == 'k' ? generation.values : generation.unique_ids)[rest.substr(2)] = row.value();
-    generation.bytes += rest.size() - 2 + row.value().size();
+    SetBytes(generation, generation.bytes + rest.size() - 2 + row.value().size());
   }
 }
 

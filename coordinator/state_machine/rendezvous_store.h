@@ -28,6 +28,11 @@ class RendezvousStore {
  public:
   static constexpr size_t kMaxValueBytes = 16u << 20;
   static constexpr size_t kMaxGenerationBytes = 256u << 20;
+  // What all jobs have, with the answers that are kept. A job may have half of what the others
+  // leave, and kLeastBytes always: so each has something, however much the others take, and a
+  // coordinator with 2 GiB can restart.
+  static constexpr size_t kMaxBytes = 512u << 20;
+  static constexpr size_t kLeastBytes = 1u << 20;
   static constexpr size_t kMaxUniqueIdBytes = 64u << 10;
   // Answers kept for retries, per generation, outside of the bytes above; the oldest go first.
   static constexpr size_t kMaxRequests = 65'536;
@@ -98,6 +103,13 @@ class RendezvousStore {
     std::map<std::string, std::string> unique_ids;
     // Size of values and unique ids, with their keys.
     size_t bytes = 0;
+    // What was appended to a value since its row was last written whole lies in rows of its own.
+    struct Chunks {
+      uint32_t count = 0;
+      size_t bytes = 0;
+    };
+    // By key.
+    std::map<std::string, Chunks> chunks;
     // By "method/request_id".
     std::map<std::string, KeptAnswer> answers;
     std::deque<std::string> answer_order;
@@ -110,6 +122,9 @@ class RendezvousStore {
   Generation& Of(const Job& job);
   // Makes the row of a value (kind "k") or of a unique id (kind "u").
   static std::string RowKey(const Job& job, std::string_view kind, std::string_view key);
+  // The row of a value's chunk: in the order of rows after all values, and each after the one
+  // before.
+  static std::string ChunkRowKey(const Job& job, std::string_view key, uint32_t number);
   // Answers a repeated call; false when it is new.
   template <typename Response>
   bool Repeat(uint64_t call_id, const Job& job, std::string_view method,
@@ -119,12 +134,17 @@ class RendezvousStore {
               const std::string& request_id, const Response& response);
   void Remember(const Job& job, std::string_view method, const std::string& request_id,
                 std::string response);
-  static void Keep(Generation& generation, const std::string& key, KeptAnswer answer);
+  void Keep(Generation& generation, const std::string& key, KeptAnswer answer);
   void DropOldAnswers(const Job& job);
 
-  // RESOURCE_EXHAUSTED when the generation would hold more than it may.
-  static absl::Status CheckRoom(const std::string& key, size_t bytes);
+  // RESOURCE_EXHAUSTED when the generation would hold more than it may with so many bytes.
+  absl::Status CheckRoom(const Generation& generation, const std::string& key, size_t bytes) const;
+  static absl::Status CheckValue(const std::string& key, size_t bytes);
+  void SetBytes(Generation& generation, size_t bytes);
+  void EraseChunks(const Job& job, Generation& generation, const std::string& key);
   absl::Status Write(const Job& job, const std::string& key, std::string value);
+  // Appends to a value; a missing one is made.
+  absl::Status Extend(const Job& job, const std::string& key, const std::string& more);
   void Wake(const Job& job, const std::set<uint64_t>& waiters);
   void Wait(uint64_t call_id, const Job& job, Waiter waiter);
   bool IsReady(const Generation& generation, const Waiter& waiter) const;
@@ -152,6 +172,8 @@ class RendezvousStore {
   JobTable& jobs_;
   // By job_id: its current generation.
   std::map<std::string, Generation> generations_;
+  // What all of them have, with their answers.
+  size_t held_ = 0;
   std::map<uint64_t, Waiter> waiters_;
   // Where a call waits in a barrier, and for which ranks.
   struct BarrierPlace {

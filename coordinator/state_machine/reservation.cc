@@ -58,6 +58,24 @@ std::optional<Prefix> SmallestPrefix(const PlacementRequest& request, const Rele
   return Prefix{high, *std::move(found)};
 }
 
+// So many holders are looked at one by one; more are stopped unseen.
+constexpr size_t kMostLookedAt = 64;
+
+// Takes out of `victims`, which together are enough, those without which the others are enough: a
+// job that holds slots is not stopped for GPUs.
+void KeepWhoIsNotNeeded(const PlacementRequest& request, const Released& base,
+                        std::vector<const Holder*>* victims, size_t* placements) {
+  for (size_t i = std::min(victims->size(), kMostLookedAt); i-- > 0 && victims->size() > 1;) {
+    Released released = base;
+    for (size_t other = 0; other < victims->size(); ++other) {
+      if (other != i) Release(*(*victims)[other], &released);
+    }
+    if (PlaceAfter(request, released, placements).has_value()) {
+      victims->erase(victims->begin() + static_cast<std::ptrdiff_t>(i));
+    }
+  }
+}
+
 }  // namespace
 
 Reservation Reserve(const PlacementRequest& request, const std::vector<Holder>& holders) {
@@ -75,7 +93,7 @@ Reservation Reserve(const PlacementRequest& request, const std::vector<Holder>& 
     return reservation;
   }
   for (const v1::Node* node : request.nodes) {
-    if (CouldUse(request.spec, *node)) reservation.nodes.insert(node->node_id());
+    if (CouldUse(request, *node)) reservation.nodes.insert(node->node_id());
   }
   return reservation;
 }
@@ -105,6 +123,7 @@ std::vector<std::string> Victims(const PlacementRequest& request, int32_t priori
     return std::none_of(holder->holds.begin(), holder->holds.end(),
                         [&](const auto& held) { return nodes.contains(held.first); });
   });
+  KeepWhoIsNotNeeded(request, base, &candidates, placements);
   std::vector<std::string> victims;
   victims.reserve(candidates.size());
   for (const Holder* holder : candidates) victims.push_back(holder->job_id);

@@ -44,6 +44,11 @@ bool DoNotRequeue(const v1::Failure& failure) {
 
 }  // namespace
 
+std::chrono::nanoseconds Backoff(uint32_t failures) {
+  if (failures < 2) return std::chrono::nanoseconds(0);
+  return std::min(std::chrono::seconds(1) * (1 << std::min(failures - 2, 6u)), kLongestBackoff);
+}
+
 bool RestartBudget::LacksProgress() const {
   const int64_t step = HighestStep(job_);
   const v1::Failure& failure = job_.view.failure();

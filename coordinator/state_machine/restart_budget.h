@@ -8,6 +8,9 @@
 
 namespace meshrun::coordinator {
 
+// Before the start that follows so many failures: none, none, 1 s, 2 s, ... kLongestBackoff.
+std::chrono::nanoseconds Backoff(uint32_t failures);
+
 class RestartBudget {
  public:
   RestartBudget(Job& job, SteadyNanos now) : job_(job), now_(now) {}

@@ -40,6 +40,7 @@ Actions StateMachine::Step(const v1::StateEvent& event) {
   if (event.end_of_batch()) {
     parts_->generations.ProceedAll();
     ForgetNodes();
+    parts_->dependencies.Resolve();
     bool looked = parts_->queue.PlaceJobs();
     // Jobs that made room without having run have given their nodes back at once.
     if (context.placement_due) looked |= parts_->queue.PlaceJobs();
@@ -72,6 +73,7 @@ void StateMachine::Restore(const v1::RestoreEvent& restore) {
   context.heartbeat = FromProto(restore.heartbeat_interval());
   context.started_at = context.wall;
   context.quarantine = restore.quarantine();
+  context.policy = restore.policy();
   context.retention = restore.retention();
   if (context.retention.ended_jobs() == 0) context.retention.set_ended_jobs(1000);
   if (!context.retention.has_ended_job_least_age()) {
@@ -104,6 +106,7 @@ void StateMachine::Restore(const v1::RestoreEvent& restore) {
   parts_->jobs.PostponeDeadlines();
   parts_->generations.OnRestored();
   parts_->queue.OnRestored();
+  parts_->dependencies.OnRestored();
 }
 
 void StateMachine::ExpireDue(SteadyNanos previous) {
@@ -178,6 +181,12 @@ void StateMachine::Dispatch(const v1::StateEvent& event) {
       break;
     case v1::StateEvent::kSignalJob:
       parts_->queue.SignalJob(call, event.signal_job());
+      break;
+    case v1::StateEvent::kSetPolicy:
+      SetPolicy(event.set_policy());
+      break;
+    case v1::StateEvent::kDescribeLimits:
+      DescribeLimits(call, event.describe_limits());
       break;
     case v1::StateEvent::kDrainNode:
       parts_->queue.DrainNode(call, event.drain_node());
@@ -278,11 +287,16 @@ void StateMachine::OnHello(uint64_t session_id, const v1::OpenSessionRequest& me
     context.Close(session_id, std::move(status));
     return;
   }
+  const Node* const known = parts_->nodes.Find(message.hello().node_id());
+  const bool is_anew =
+      known != nullptr && known->record.incarnation() < message.fence().incarnation();
   auto node = parts_->nodes.Register(session_id, message.fence().incarnation(), message.hello());
   if (!node.ok()) {
     context.Close(session_id, node.status());
     return;
   }
+  // What was wrong there may be mended.
+  if (is_anew) parts_->jobs.ForgiveNode((*node)->id());
   v1::OpenSessionResponse response;
   response.mutable_fence()->set_incarnation(message.fence().incarnation());
   *response.mutable_welcome()->mutable_lease() = ToProtoDuration(context.lease);
@@ -347,6 +361,13 @@ void StateMachine::OnSessionMessage(const v1::SessionMessage& event) {
       break;
     case v1::OpenSessionRequest::kRanksQuiesced:
       generations.OnRanksQuiesced(*node, fence, message.ranks_quiesced());
+      break;
+    case v1::OpenSessionRequest::kHostHealth:
+      parts_->nodes.SetProblems(*node, message.host_health());
+      if (node->record.problems().empty()) parts_->jobs.ForgiveNode(node->id());
+      break;
+    case v1::OpenSessionRequest::kLogsRemoved:
+      parts_->nodes.OnLogsRemoved(*node, message.logs_removed());
       break;
     case v1::OpenSessionRequest::kRankExit:
       generations.OnRankExit(*node, fence, message.rank_exit());

@@ -11,13 +11,16 @@
 //
 // Split by subject:
 //   nodes.*, callers.*                  sessions, leases, what a caller may name
-//   jobs.*, job_records.cc, curve.*     records of jobs
+//   jobs.*, job_records.cc, job_places.cc, curve.*
+//                                       records of jobs
 //   job_phase.*                         where a job stands, and what may follow
 //   job_commands.cc                     submit, cancel
 //   watchers.*, queries.cc              what clients watch and ask
 //   event_causes.*                      which event led to which
-//   queue.*, queue_index.*, queue_commands.cc, reservation.*, run_clock.*
+//   queue.*, queue_index.*, queue_commands.cc, reservation.*, run_clock.*, turns.*
 //                                       which job starts when
+//   policy.*, quotas.*                  what users may have
+//   dependencies.*                      jobs that wait for others
 //   placement.*                         on which nodes
 //   generations.*, stops.cc             start, stop, restart (generations.h lists its other files)
 //   rendezvous_store.*, store_*.cc, barriers.cc, checkpoint_commits.*
@@ -37,6 +40,7 @@
 #include "coordinator/state_machine/context.h"
 #include "coordinator/state_machine/continuation.h"
 #include "coordinator/state_machine/departures.h"
+#include "coordinator/state_machine/dependencies.h"
 #include "coordinator/state_machine/flight_records.h"
 #include "coordinator/state_machine/generations.h"
 #include "coordinator/state_machine/growth.h"
@@ -79,6 +83,7 @@ class StateMachine {
     Hangs hangs{context, nodes, jobs, blocked};
     Stragglers stragglers{context, jobs};
     Queue queue{context, nodes, jobs, departures, generations};
+    Dependencies dependencies{jobs, generations};
     // Submitted in this batch: answered at its end, when it is known whether they wait.
     std::vector<std::pair<uint64_t, std::string>> submitted;
   };
@@ -95,6 +100,7 @@ class StateMachine {
   void Submit(uint64_t call_id, const v1::SubmitJobRequest& request);
   void AnswerSubmitted();
   void Cancel(uint64_t call_id, const v1::CancelJobRequest& request);
+  void SetPolicy(const v1::Policy& policy);
   // Reads; see queries.cc.
   void GetJob(uint64_t call_id, const v1::GetJobRequest& request);
   void ListJobs(uint64_t call_id, const v1::ListJobsRequest& request);
@@ -103,6 +109,7 @@ class StateMachine {
   void DescribeCluster(uint64_t call_id, const v1::DescribeClusterRequest& request);
   void ListEvents(uint64_t call_id, const v1::ListEventsRequest& request);
   void ReadLogs(uint64_t call_id, const v1::ReadLogsRequest& request);
+  void DescribeLimits(uint64_t call_id, const v1::DescribeLimitsRequest& request);
 
   std::unique_ptr<Parts> parts_ = std::make_unique<Parts>();
 };

@@ -34,7 +34,7 @@ void Generations::Stop(Job& job, v1::StopIntent intent, std::string_view event,
     Abandon(job);
     ConcludeStop(job);
   } else if (!stopping) {
-    Quiesce(job, job.stop_grace(), std::move(reason));
+    Quiesce(job, jobs_.StopGrace(job), std::move(reason));
   }
 }
 

@@ -26,7 +26,7 @@ void RendezvousStore::Publish(uint64_t call_id, const v1::PublishUniqueIdRequest
   }
   if (known == generation.unique_ids.end()) {
     const size_t after = generation.bytes + request.group().size() + request.unique_id().size();
-    absl::Status status = CheckRoom(request.group(), after);
+    absl::Status status = CheckRoom(generation, request.group(), after);
     if (request.unique_id().size() > kMaxUniqueIdBytes) {
       status = absl::ResourceExhaustedError(
           fmt::format("the unique id of group '{}' has {}, and {} are allowed", request.group(),
@@ -36,7 +36,7 @@ void RendezvousStore::Publish(uint64_t call_id, const v1::PublishUniqueIdRequest
       context_.Reply(call_id, status);
       return;
     }
-    generation.bytes = after;
+    SetBytes(generation, after);
     generation.unique_ids[request.group()] = request.unique_id();
     context_.Put(v1::STATE_TABLE_VALUES, RowKey(*job, "u", request.group()), request.unique_id());
     const auto waiting = generation.id_waiters.find(request.group());

@@ -10,6 +10,12 @@
 #include "core/text.h"
 
 namespace meshrun::coordinator {
+namespace {
+
+// Rows of one value beside its first.
+constexpr uint32_t kMostChunks = 16'384;
+
+}  // namespace
 
 template <typename Response>
 bool RendezvousStore::Repeat(uint64_t call_id, const Job& job, std::string_view method,
@@ -36,13 +42,10 @@ absl::Status RendezvousStore::Write(const Job& job, const std::string& key, std:
   const auto it = generation.values.find(key);
   const size_t before = it == generation.values.end() ? 0 : it->second.size() + key.size();
   const size_t after = generation.bytes - before + value.size() + key.size();
-  if (value.size() > kMaxValueBytes) {
-    return absl::ResourceExhaustedError(fmt::format("value of key '{}' has {}, and {} are allowed",
-                                                    key, FormatBytes(value.size()),
-                                                    FormatBytes(kMaxValueBytes)));
-  }
-  MESHRUN_RETURN_IF_ERROR(CheckRoom(key, after));
-  generation.bytes = after;
+  MESHRUN_RETURN_IF_ERROR(CheckValue(key, value.size()));
+  MESHRUN_RETURN_IF_ERROR(CheckRoom(generation, key, after));
+  SetBytes(generation, after);
+  EraseChunks(job, generation, key);
   context_.Put(v1::STATE_TABLE_VALUES, RowKey(job, "k", key), value);
   generation.values[key] = std::move(value);
   if (const auto waiting = generation.key_waiters.find(key);
@@ -124,15 +127,31 @@ void RendezvousStore::Append(uint64_t call_id, const v1::AppendValueRequest& req
       Repeat<v1::AppendValueResponse>(call_id, *job, "append", request.request_id())) {
     return;
   }
-  const auto& values = Of(*job).values;
-  const auto it = values.find(request.key());
-  std::string value = it == values.end() ? std::string() : it->second;
-  value += request.value();
-  if (absl::Status status = Write(*job, request.key(), std::move(value)); !status.ok()) {
+  if (absl::Status status = Extend(*job, request.key(), request.value()); !status.ok()) {
     context_.Reply(call_id, status);
     return;
   }
   Answer(call_id, *job, "append", request.request_id(), v1::AppendValueResponse());
+}
+
+absl::Status RendezvousStore::Extend(const Job& job, const std::string& key,
+                                     const std::string& more) {
+  Generation& generation = Of(job);
+  const auto it = generation.values.find(key);
+  if (it == generation.values.end()) return Write(job, key, more);
+  MESHRUN_RETURN_IF_ERROR(CheckValue(key, it->second.size() + more.size()));
+  MESHRUN_RETURN_IF_ERROR(CheckRoom(generation, key, generation.bytes + more.size()));
+  // Written whole whenever it has doubled: all appends together write a few times their bytes.
+  Generation::Chunks& chunks = generation.chunks[key];
+  if (chunks.count == kMostChunks || (chunks.bytes + more.size()) * 2 > it->second.size()) {
+    return Write(job, key, it->second + more);
+  }
+  context_.Put(v1::STATE_TABLE_VALUES, ChunkRowKey(job, key, chunks.count), more);
+  ++chunks.count;
+  chunks.bytes += more.size();
+  it->second += more;
+  SetBytes(generation, generation.bytes + more.size());
+  return absl::OkStatus();
 }
 
 void RendezvousStore::Delete(uint64_t call_id, const v1::DeleteKeyRequest& request) {
@@ -144,7 +163,8 @@ void RendezvousStore::Delete(uint64_t call_id, const v1::DeleteKeyRequest& reque
   Generation& generation = Of(*job);
   v1::DeleteKeyResponse response;
   if (const auto it = generation.values.find(request.key()); it != generation.values.end()) {
-    generation.bytes -= it->first.size() + it->second.size();
+    SetBytes(generation, generation.bytes - it->first.size() - it->second.size());
+    EraseChunks(*job, generation, request.key());
     generation.values.erase(it);
     context_.Erase(v1::STATE_TABLE_VALUES, RowKey(*job, "k", request.key()));
     response.set_deleted(true);

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <sqlite3.h>
 #include <sys/file.h>
+#include <sys/stat.h>
 
 #include <cerrno>
 
@@ -15,7 +16,18 @@
 namespace meshrun::coordinator {
 namespace {
 
-constexpr int kSchemaVersion = 1;
+// Rises with each change of what rows mean, so that an older program refuses what it would misread.
+//   2: appended values have rows of kind "n" (RendezvousStore::ChunkRowKey)
+constexpr int kSchemaVersion = 2;
+
+// Readable by this user alone, also where it was made with other rights. SQLite gives the rights of
+// the first file to those that it makes beside it.
+absl::Status MakeOwn(const std::string& path, int flags) {
+  const os::UniqueFd file(::open(path.c_str(), O_RDWR | O_CLOEXEC | flags, 0600));
+  if (!file && errno == ENOENT) return absl::OkStatus();
+  if (!file || ::fchmod(file.get(), 0600) != 0) return os::ErrnoStatus(errno, path);
+  return absl::OkStatus();
+}
 
 }  // namespace
 
@@ -24,12 +36,16 @@ absl::StatusOr<std::unique_ptr<SqliteStateStore>> SqliteStateStore::Open(
   MESHRUN_RETURN_IF_ERROR(Annotate(os::MakePrivateDirectory(directory), "--state-dir"));
   const std::string lock_path = directory + "/lock";
   os::UniqueFd lock(::open(lock_path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
-  if (!lock) return os::ErrnoStatus(errno, lock_path);
+  if (!lock || ::fchmod(lock.get(), 0600) != 0) return os::ErrnoStatus(errno, lock_path);
   if (::flock(lock.get(), LOCK_EX | LOCK_NB) != 0) {
     return absl::FailedPreconditionError(
         fmt::format("state directory {} is in use by another coordinator: stop that one, or choose "
                     "another --state-dir",
                     directory));
+  }
+  MESHRUN_RETURN_IF_ERROR(MakeOwn(directory + "/state.sqlite", O_CREAT));
+  for (const char* const file : {"/state.sqlite-wal", "/state.sqlite-shm"}) {
+    MESHRUN_RETURN_IF_ERROR(MakeOwn(directory + file, 0));
   }
   std::unique_ptr<SqliteStateStore> store(new SqliteStateStore(directory + "/state.sqlite"));
   store->lock_ = std::move(lock);

@@ -42,6 +42,11 @@ class JobFields(TypedDict, total=False):
     constraints: Sequence[str]
     exclude_nodes: Sequence[str]
     hold: bool
+    after: Sequence[str]
+    account: str
+    partition: str
+    log_limit: Union[int, str]
+    log_bytes: Union[int, str]
     max_restarts: int
     recovery: str
     replace: str
@@ -57,7 +62,7 @@ _SHIFTS = {"": 0, "K": 10, "M": 20, "G": 30, "T": 40}
 _LONGEST_SECONDS = 3650 * 86400
 # Keywords that say the same thing in two ways, or contradict each other.
 _EXCLUSIVE = [("nodes", "min_nodes"), ("nodes", "max_nodes"), ("job", "command"), ("shipped_job", "command"),
-              ("job", "shipped_job"), ("memory", "memory_bytes"), ("args", "command")]
+              ("job", "shipped_job"), ("memory", "memory_bytes"), ("log_limit", "log_bytes"), ("args", "command")]
 
 
 def _wrong(key: str, what: str) -> InvalidArgumentError:
@@ -193,14 +198,16 @@ def _set_env(key: str, value: object, spec: Any) -> None:
         spec.env.add(name=_bytes(key, name, write), value=_bytes(f"{key}: {name}", text, write))
 
 
-def _set_memory(key: str, value: object, spec: Any) -> None:
-    write = f"{value!r} is not an amount of memory: write for example '512M', '4G' or 1048576"
-    if isinstance(value, bool) or not isinstance(value, (int, str)):
-        raise _wrong(key, write)
-    found = re.fullmatch(r"(\d+)(?:([KMGT])(?:i?B|i)?|B)?", str(value), re.ASCII)
-    if not found or int(found[1]) << _SHIFTS[found[2] or ""] >= 2**64:
-        raise _wrong(key, write)
-    spec.memory_bytes = int(found[1]) << _SHIFTS[found[2] or ""]
+def _amount_field(field: str) -> Callable[[str, object, Any], None]:
+    def set_amount(key: str, value: object, spec: Any) -> None:
+        write = f"{value!r} is not an amount of memory: write for example '512M', '4G' or 1048576"
+        if isinstance(value, bool) or not isinstance(value, (int, str)):
+            raise _wrong(key, write)
+        found = re.fullmatch(r"(\d+)(?:([KMGT])(?:i?B|i)?|B)?", str(value), re.ASCII)
+        if not found or int(found[1]) << _SHIFTS[found[2] or ""] >= 2**64:
+            raise _wrong(key, write)
+        setattr(spec, field, int(found[1]) << _SHIFTS[found[2] or ""])
+    return set_amount
 
 
 def seconds_of(key: str, value: object) -> float:
@@ -283,14 +290,19 @@ SETTERS: dict[str, Callable[[str, object, Any], None]] = {
     "mesh": _set_mesh,
     "gpus_per_proc": _number_field("gpus_per_proc", 0, "1"),
     "cpus_per_proc": _number_field("cpus_per_proc", 1, "1"),
-    "memory": _set_memory,
-    "memory_bytes": _set_memory,
+    "memory": _amount_field("memory_bytes"),
+    "memory_bytes": _amount_field("memory_bytes"),
     "env": _set_env,
     "working_dir": _set_working_dir,
     "priority": _number_field("priority", -(2**31), "5", 2**31 - 1),
     "constraints": _list_field("constraints", "write for example constraints=['zone=a', 'nvlink']"),
     "exclude_nodes": _list_field("exclude_nodes", "write for example exclude_nodes=['node-a', 'node-b']"),
     "hold": _set_hold,
+    "after": _list_field("after", "write for example after=['ok:prepare-x1y2z3']"),
+    "account": _text_field("account", "write the name of an account"),
+    "partition": _text_field("partition", "write the name of a partition"),
+    "log_limit": _amount_field("log_bytes"),
+    "log_bytes": _amount_field("log_bytes"),
     "max_restarts": _number_field("max_restarts", 0, "3"),
     "recovery": _choice_field("recovery", {"auto": 0, "respawn": 1}),
     "replace": _choice_field("replace_at_once", {"at-once": True}),

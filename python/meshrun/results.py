@@ -162,6 +162,10 @@ class JobSpec:
     constraints: tuple[str, ...]
     exclude_nodes: tuple[str, ...]
     hold: bool
+    after: tuple[str, ...]
+    account: str
+    partition: str
+    log_bytes: int
 
 
 @dataclasses.dataclass(frozen=True)
@@ -331,6 +335,10 @@ def _spec_of(message: Any) -> JobSpec:
         constraints=tuple(message.constraints),
         exclude_nodes=tuple(message.exclude_nodes),
         hold=message.hold,
+        after=tuple(message.after),
+        account=message.account,
+        partition=message.partition,
+        log_bytes=message.log_bytes,
     )
 
 

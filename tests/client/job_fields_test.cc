@@ -71,6 +71,14 @@ std::vector<FieldCase> Cases() {
       {"--exclude", "exclude_nodes", "node-a", "[node-a]",
        [](v1::JobSpec& spec) { spec.add_exclude_nodes("node-a"); }},
       {"--hold", "hold", "", "true", [](v1::JobSpec& spec) { spec.set_hold(true); }},
+      {"--after", "after", "ok:a-x1y2z3", "[ok:a-x1y2z3]",
+       [](v1::JobSpec& spec) { spec.add_after("ok:a-x1y2z3"); }},
+      {"--account", "account", "physics", "physics",
+       [](v1::JobSpec& spec) { spec.set_account("physics"); }},
+      {"--partition", "partition", "gpu", "gpu",
+       [](v1::JobSpec& spec) { spec.set_partition("gpu"); }},
+      {"--log-limit", "log_limit,log_bytes", "100M", "100M",
+       [](v1::JobSpec& spec) { spec.set_log_bytes(100 << 20); }},
       {"", "command", "", "[./run, --fast]",
        [](v1::JobSpec& spec) {
          spec.add_command("./run");

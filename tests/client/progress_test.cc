@@ -1,5 +1,6 @@
 #include "client/render/progress.h"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -93,6 +94,14 @@ TEST(ProgressTest, ANarrowTerminalKeepsThePercentage) {
   EXPECT_EQ(meter.Bar("train-k3x9w2", style), "train-k3x9w2 ####------  40%  1200/3000");
   EXPECT_EQ(meter.Bar("a-long-name-of-a-job-k3x9w2", style),
             "a-long-name-of-a-job-k... ###-----  40%");
+}
+
+TEST(ProgressTest, EachOfAHundredStepsIsAPercent) {
+  ProgressMeter meter;
+  for (int step = 0; step <= 100; ++step) {
+    meter.Update(At(step, 100), seconds(step));
+    EXPECT_THAT(meter.Line(), HasSubstr(fmt::format("step {}/100 ({}%)", step, step)));
+  }
 }
 
 TEST(ProgressTest, AStepWithoutTotalHasNoBar) {

@@ -6,6 +6,7 @@
 
 #include "client/client.h"
 #include "client/render/cluster_report.h"
+#include "client/render/limits_report.h"
 #include "client/render/table.h"
 #include "core/proto_time.h"
 
@@ -313,6 +314,32 @@ TEST(ClusterReportTest, OnANarrowTerminalEventsKeepWhatTheySay) {
   const std::string text = DescribeCluster(cluster, "unix:/c.sock", kNow, 40);
   EXPECT_THAT(text, HasSubstr("a new term began"));
   EXPECT_THAT(DescribeCluster(cluster, "unix:/c.sock", kNow, 80), HasSubstr("CoordinatorStarted"));
+}
+
+TEST(LimitsReportTest, ShowsWhatIsUsedAndWhatAJobMayAskFor) {
+  v1::DescribeLimitsResponse limits;
+  v1::LimitScope& ada = *limits.add_scopes();
+  ada.set_kind(v1::LimitScope::KIND_USER);
+  ada.set_name("ada");
+  ada.set_running_jobs(3);
+  ada.mutable_limits()->set_running_jobs(10);
+  ada.mutable_limits()->mutable_kill_grace()->set_seconds(3600);
+  v1::LimitScope& gpu = *limits.add_scopes();
+  gpu.set_kind(v1::LimitScope::KIND_PARTITION);
+  gpu.set_name("gpu");
+  gpu.set_running_gpus(7);
+  gpu.mutable_limits()->mutable_time_limit()->set_seconds(43200);
+  limits.set_default_partition("cpu");
+  EXPECT_EQ(LimitsReport(limits, 0),
+            "OF             QUEUED  RUNNING  RANKS  GPUS\n"
+            "user ada            0  3 of 10      0     0\n"
+            "partition gpu       0        0      0     7\n"
+            "\n"
+            "A JOB OF       RANKS  TIME  GRACE  RESTARTS  LOGS\n"
+            "user ada           -     -     1h         -     -\n"
+            "partition gpu      -   12h      -         -     -\n"
+            "\n"
+            "a job that names no partition is of cpu\n");
 }
 
 }  // namespace

@@ -424,7 +424,7 @@ TEST_F(ScriptsTest, AJobFilesCommandAndDirectoryAreReadAsFlagsAre) {
 TEST_F(ScriptsTest, PsSaysWhereItStops) {
   ASSERT_NO_FATAL_FAILURE(DevUp(1));
   for (int i = 0; i < 3; ++i) ASSERT_EQ(Run({"submit", "--hold", "--", "true"}).code, 0);
-  EXPECT_THAT(Run({"ps", "-a", "--limit", "2"}).err, HasSubstr("the newest 2: --limit N"));
+  EXPECT_THAT(Run({"ps", "-a", "--limit", "2"}).err, HasSubstr("the first 2: --limit N"));
   EXPECT_EQ(Run({"ps", "-a", "--limit", "3"}).err, "");
 }
 

@@ -59,7 +59,7 @@ TEST(PrivateDirectoryTest, IsMadeWithWhatIsMissingAboveForThisUserAlone) {
 
 TEST(PrivateDirectoryTest, OneThatOthersCanEnterIsRefusedAndLeftAsItIs) {
   const TemporaryDirectory base;
-  for (const mode_t mode : {0701, 0710, 0750, 0755, 01777}) {
+  for (const mode_t mode : {0701, 0710, 0750, 0755, 0777}) {
     ASSERT_EQ(::chmod(base.path().c_str(), mode), 0);
     const absl::Status status = os::MakePrivateDirectory(base.path());
     EXPECT_EQ(status.code(), absl::StatusCode::kPermissionDenied) << mode;
@@ -74,6 +74,16 @@ TEST(PrivateDirectoryTest, ALinkIsRefused) {
   fs::create_symlink(base / "real", base / "link");
   EXPECT_EQ(os::CheckPrivateDirectory(base / "link").code(), absl::StatusCode::kPermissionDenied);
   EXPECT_EQ(os::CheckPrivateDirectory(base / "absent").code(), absl::StatusCode::kNotFound);
+}
+
+TEST(PrivateDirectoryTest, NobodyIsToldToCloseTheDirectoryForTemporaryFiles) {
+  const TemporaryDirectory base;
+  ASSERT_EQ(::chmod(base.path().c_str(), 01777), 0);
+  const absl::Status status = os::CheckPrivateDirectory(base.path());
+  EXPECT_EQ(status.code(), absl::StatusCode::kPermissionDenied);
+  EXPECT_THAT(std::string(status.message()),
+              ::testing::AllOf(::testing::HasSubstr("is for all users"),
+                               ::testing::Not(::testing::HasSubstr("chmod"))));
 }
 
 TEST(PrivateDirectoryTest, AnotherUsersIsRefused) {

@@ -230,6 +230,32 @@ TEST_F(AccessTest, AWorkerSpeaksForItsOwnNodeAlone) {
   EXPECT_THAT(status.error_message(), HasSubstr("'node1'"));
 }
 
+TEST_F(AccessTest, ANodeHasSoManySessionsAtOnce) {
+  const auto channel = Worker("node1");
+  const auto stub = v1::SessionService::NewStub(channel);
+  using Stream =
+      std::unique_ptr<grpc::ClientReaderWriter<v1::OpenSessionRequest, v1::OpenSessionResponse>>;
+  std::vector<std::unique_ptr<grpc::ClientContext>> contexts;
+  std::vector<Stream> streams;
+  // The first 16 stay open. Others end at their first message, or are refused.
+  absl::Status refused;
+  for (int i = 0; i < 200 && !absl::IsResourceExhausted(refused); ++i) {
+    contexts.push_back(std::make_unique<grpc::ClientContext>());
+    rpc::SetTimeout(*contexts.back(), kPatience);
+    streams.push_back(stub->OpenSession(contexts.back().get()));
+    if (i < 16) continue;
+    streams.back()->Write(v1::OpenSessionRequest());
+    // Nothing comes but an end: no Hello was said.
+    v1::OpenSessionResponse response;
+    EXPECT_FALSE(streams.back()->Read(&response));
+    refused = rpc::FromGrpc(streams.back()->Finish());
+  }
+  EXPECT_TRUE(absl::IsResourceExhausted(refused)) << refused;
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("node worker-node1 has 16 sessions open"));
+  EXPECT_TRUE(rpc::WaitBeforeRepeating(refused).has_value());
+  for (const auto& context : contexts) context->TryCancel();
+}
+
 TEST_F(AccessTest, AWorkerHasNothingToSayOfJobsThatRunElsewhere) {
   const auto operates = ChannelOf(ours_.Sign("operator", {.roles = {"operate"}}));
   GrpcWorker first(Worker("node1"), {.name = "node1"});

@@ -175,6 +175,51 @@ class ServerTest : public ::testing::Test {
   std::unique_ptr<v1::StoreService::Stub> store_;
 };
 
+TEST_F(ServerTest, WhatIsBeyondItsBoundsReachesNobody) {
+  Start();
+  v1::Job job;
+  v1::JobSpec spec;
+  spec.add_command("true");
+  spec.set_hold(true);
+  ASSERT_TRUE(Submit(spec, &job).ok());
+  v1::CancelJobRequest cancel;
+  cancel.set_job_id(job.job_id());
+  cancel.set_reason(std::string(20 << 20, 'x'));
+  v1::CancelJobResponse cancelled;
+  grpc::ClientContext cancelling;
+  SetDeadline(cancelling);
+  const grpc::Status refused = jobs_->CancelJob(&cancelling, cancel, &cancelled);
+  EXPECT_EQ(refused.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+  EXPECT_EQ(refused.error_message(), "reason has 20971520 bytes, and at most 4096 are taken");
+  v1::ReadLogsRequest read;
+  read.set_job_id(job.job_id());
+  for (int i = 0; i < 100'000; ++i) read.add_ranks(i);
+  grpc::ClientContext reading;
+  SetDeadline(reading);
+  const grpc::Status ended = jobs_->ReadLogs(&reading, read)->Finish();
+  EXPECT_EQ(ended.error_code(), grpc::StatusCode::INVALID_ARGUMENT) << ended.error_message();
+  v1::WatchJobRequest watch;
+  watch.set_job_id(std::string(1000, 'x'));
+  grpc::ClientContext watching;
+  SetDeadline(watching);
+  EXPECT_EQ(jobs_->WatchJob(&watching, watch)->Finish().error_code(),
+            grpc::StatusCode::INVALID_ARGUMENT);
+  grpc::ClientContext opening;
+  SetDeadline(opening);
+  const auto session = v1::SessionService::NewStub(channel_)->OpenSession(&opening);
+  v1::OpenSessionRequest hello;
+  hello.mutable_hello()->set_name(std::string(1000, 'x'));
+  session->Write(hello);
+  EXPECT_EQ(session->Finish().error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+  grpc::ClientContext asking;
+  SetDeadline(asking);
+  v1::GetJobRequest get;
+  get.set_job_id(job.job_id());
+  v1::GetJobResponse got;
+  ASSERT_TRUE(jobs_->GetJob(&asking, get, &got).ok());
+  EXPECT_EQ(got.job().state(), v1::JOB_STATE_QUEUED);
+}
+
 TEST_F(ServerTest, RunsAJobFromSubmitToSuccess) {
   Start();
   GrpcWorker worker(channel_, {.name = "node1"}, EndWell);

@@ -194,8 +194,9 @@ TEST(WorkerRestartTest, AGenerationThatWasGivenUpUnheardIsNotStarted) {
   h.Connect(worker);
   slow.deaf = false;
   h.Say(slow, slow.OnMessage(prepare));
-  EXPECT_NE(h.state(id), v1::JOB_STATE_RUNNING);
-  EXPECT_THAT(h.job(id).failure().message(), HasSubstr("gave the generation up"));
+  EXPECT_EQ(h.state(id), v1::JOB_STATE_RENDEZVOUS);
+  EXPECT_EQ(h.job(id).generation(), 2u);
+  EXPECT_TRUE(h.HasEvent("PrepareFailed"));
 }
 
 TEST(DamagedStateTest, ARowThatCannotBeReadIsNamed) {

@@ -86,6 +86,39 @@ TEST_F(ContinuationTest, ARankThatDiesIsStartedAnewBesideTheOthers) {
   EXPECT_EQ(h.node(second).slots_used(), 2u);
 }
 
+TEST_F(ContinuationTest, RanksGoOnInProcessOnAHostThatIsNotWell) {
+  FakeWorker& first = Add("node1");
+  FakeWorker& second = Add("node2");
+  const std::string id = Run(Elastic(2, 2));
+  first.problems = {"less than 32.0 MiB free in /var/lib/meshrun-worker"};
+  h.Say(first, {first.HealthReport()});
+  ASSERT_EQ(h.node(first).state(), v1::NODE_STATE_UNHEALTHY);
+  h.Say(second, second.Exit(id, 1, 0, SIGKILL));
+  EXPECT_EQ(h.state(id), v1::JOB_STATE_RUNNING) << h.job(id).reason();
+  EXPECT_EQ(h.job(id).generation(), 2u);
+  EXPECT_EQ(h.job(id).ranks(0).assignment().process_generation(), 1u);
+  EXPECT_EQ(Count(first, &v1::OpenSessionResponse::has_stop), 0);
+}
+
+TEST_F(ContinuationTest, ASpareThatCannotPrepareIsNotAskedForEver) {
+  Add("node1");
+  const std::string id = Run(Elastic(1, 2));
+  ASSERT_EQ(h.job(id).world_size(), 1u);
+  FakeWorker& spare = Add("node2");
+  spare.prepare_error = "./train: not found";
+  spare.bad_command = true;
+  std::optional<int64_t> last;
+  for (int64_t step = 10; step <= 80; step += 10) {
+    // After each checkpoint the job may grow.
+    EXPECT_TRUE(Commit(id, h.job(id).generation(), step, last).ok());
+    last = step;
+    h.Advance(seconds(30));
+  }
+  EXPECT_EQ(h.state(id), v1::JOB_STATE_RUNNING) << h.job(id).reason();
+  EXPECT_EQ(Count(spare, &v1::OpenSessionResponse::has_prepare), 2);
+  EXPECT_EQ(h.job(id).restarts_charged(), 0u);
+}
+
 TEST_F(ContinuationTest, ANodeThatFailedTheJobTwiceIsAvoided) {
   Add("node1");
   FakeWorker& bad = Add("node2");

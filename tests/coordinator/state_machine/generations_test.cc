@@ -9,6 +9,7 @@
 namespace meshrun::coordinator::testing {
 namespace {
 
+using std::chrono::minutes;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
@@ -368,33 +369,173 @@ TEST_F(GenerationTest, AWorkerThatNeverSaysThatItEndedIsGivenUp) {
   EXPECT_FALSE(worker.Carries(id));
 }
 
-TEST_F(GenerationTest, ABadCommandIsNotTriedAgain) {
+TEST_F(GenerationTest, ABadCommandIsNotTriedAgainWhereNoOtherHostCouldKnowBetter) {
   FakeWorker& worker = h.AddWorker("node1");
-  h.AddWorker("node2");
+  h.AddWorker("node2", 1);
   worker.prepare_error = "./train: no such file";
   worker.bad_command = true;
-  const std::string id = h.Submit(MakeSpec(1, 1));
+  const std::string id = h.Submit(MakeSpec(1, 2));
   EXPECT_EQ(h.state(id), v1::JOB_STATE_FAILED);
   EXPECT_EQ(h.job(id).failure().cause(), v1::FAILURE_CAUSE_BAD_COMMAND);
   EXPECT_EQ(h.job(id).failure().message(), "node1: ./train: no such file");
   EXPECT_EQ(h.job(id).generation(), 1u);
 }
 
-TEST_F(GenerationTest, AHostThatCannotPrepareIsLeftOutOnce) {
+TEST_F(GenerationTest, AHostThatCannotPrepareIsLeftOutForTheJob) {
   FakeWorker& bad = h.AddWorker("node1");
   FakeWorker& good = h.AddWorker("node2");
-  bad.prepare_error = "no free port";
-  const std::string id = h.Submit(MakeSpec(1, 1));
-  EXPECT_EQ(h.state(id), v1::JOB_STATE_RUNNING);
-  EXPECT_THAT(good.Running(id), ElementsAre(0));
-  good.prepare_error = "no free port either";
-  const std::string second = h.Submit(MakeSpec(1, 1));
-  EXPECT_EQ(h.state(second), v1::JOB_STATE_FAILED);
-  EXPECT_EQ(h.job(second).failure().cause(), v1::FAILURE_CAUSE_PREPARE_FAILED);
-  EXPECT_EQ(h.job(second).failure().message(), "node2: no free port either");
+  bad.prepare_error = "no space left on device";
+  const std::string first = h.Submit(MakeSpec(1, 8));
+  EXPECT_EQ(good.Running(first).size(), 8u);
+  const std::string second = h.Submit(MakeSpec(1, 8));
+  EXPECT_EQ(h.state(second), v1::JOB_STATE_QUEUED);
+  EXPECT_THAT(h.job(second).reason(),
+              HasSubstr("could not be prepared on node1: no space left on device"));
+  h.Advance(minutes(10));
+  EXPECT_EQ(h.job(second).generation(), 1u) << "it waits for the host that can take it";
+  h.StartCoordinator();
+  h.Connect(bad);
+  h.Connect(good);
+  h.Say(good, good.ExitAll(first, 0));
+  EXPECT_EQ(good.Running(second).size(), 8u);
+  EXPECT_EQ(h.job(second).restarts(), 0u);
 }
 
-TEST_F(GenerationTest, AHostIsTriedAgainAfterTheOneThatReplacedItIsLost) {
+TEST_F(GenerationTest, WhereAllHostsRefuseAJobItIsTriedAgainEverLater) {
+  FakeWorker& first = h.AddWorker("node1");
+  FakeWorker& second = h.AddWorker("node2");
+  first.prepare_error = second.prepare_error = "no space left on device";
+  const std::string id = h.Submit(MakeSpec(1, 1));
+  EXPECT_EQ(h.state(id), v1::JOB_STATE_QUEUED);
+  h.Advance(minutes(10));
+  EXPECT_EQ(h.state(id), v1::JOB_STATE_QUEUED);
+  EXPECT_THAT(h.job(id).generation(), ::testing::AllOf(::testing::Ge(10u), ::testing::Le(40u)));
+  // Whichever of them is mended.
+  first.prepare_error.clear();
+  h.Advance(minutes(3));
+  EXPECT_THAT(first.Running(id), ElementsAre(0));
+  EXPECT_EQ(h.job(id).restarts(), 0u);
+  first.prepare_error = second.prepare_error;
+  const std::string other = h.Submit(MakeSpec(1, 1));
+  h.Advance(minutes(1));
+  second.prepare_error.clear();
+  h.Advance(minutes(3));
+  EXPECT_THAT(second.Running(other), ElementsAre(0));
+}
+
+TEST_F(GenerationTest, TheQueueTimeoutOfAJobThatAllHostsRefuseEndsIt) {
+  h.AddWorker("node1").prepare_error = "no space left on device";
+  h.AddWorker("node2").prepare_error = "no space left on device";
+  v1::JobSpec spec = MakeSpec(1, 1);
+  spec.mutable_queue_timeout()->set_seconds(300);
+  const std::string id = h.Submit(spec);
+  h.Advance(minutes(4));
+  EXPECT_EQ(h.state(id), v1::JOB_STATE_QUEUED);
+  h.Advance(minutes(2));
+  EXPECT_EQ(h.state(id), v1::JOB_STATE_FAILED);
+  EXPECT_EQ(h.job(id).failure().cause(), v1::FAILURE_CAUSE_QUEUE_TIMEOUT);
+}
+
+TEST_F(GenerationTest, AHostWithAnotherTroubleDoesNotAgreeThatTheCommandIsWrong) {
+  FakeWorker& full = h.AddWorker("node1");
+  FakeWorker& bad = h.AddWorker("node2");
+  full.prepare_error = "no space left on device";
+  bad.prepare_error = "./train: not found";
+  bad.bad_command = true;
+  const std::string id = h.Submit(MakeSpec(1, 1));
+  EXPECT_EQ(h.state(id), v1::JOB_STATE_QUEUED) << "node1 may have the program";
+  full.prepare_error.clear();
+  h.Advance(minutes(3));
+  EXPECT_THAT(full.Running(id), ElementsAre(0));
+}
+
+TEST_F(GenerationTest, AJobThatHasRunWaitsWhereTheOnlyOtherHostRefusesIt) {
+  FakeWorker& first = h.AddWorker("node1");
+  FakeWorker& second = h.AddWorker("node2");
+  v1::JobSpec spec = MakeSpec(2, 1);
+  spec.set_max_restarts(1);
+  spec.set_replace_at_once(true);
+  const std::string id = h.Submit(spec);
+  ASSERT_EQ(h.state(id), v1::JOB_STATE_RUNNING);
+  FakeWorker& spare = h.AddWorker("node3");
+  spare.prepare_error = "./train: not found";
+  spare.bad_command = true;
+  h.Disconnect(second);
+  h.Advance(minutes(10));
+  EXPECT_EQ(h.state(id), v1::JOB_STATE_WAITING) << h.job(id).reason();
+  second.Reboot(/*ranks_survive=*/false);
+  h.Connect(second);
+  h.Advance(minutes(3));
+  EXPECT_EQ(h.state(id), v1::JOB_STATE_RUNNING) << h.job(id).reason();
+  EXPECT_THAT(first.Running(id), ElementsAre(0));
+}
+
+TEST_F(GenerationTest, GpusThatNoRankHasHadBindTheJobToNothing) {
+  FakeWorker& with_gpu = h.AddWorkerWith({.name = "node1", .gpus = 1});
+  FakeWorker& without = h.AddWorkerWith({.name = "node2"});
+  with_gpu.prepare_error = "no space left on device";
+  const std::string id = h.Submit(MakeSpec(1, 1));
+  EXPECT_THAT(without.Running(id), ElementsAre(0)) << h.job(id).reason();
+}
+
+TEST_F(GenerationTest, AHostThatIsWellAgainMayHaveTheJobAgain) {
+  h.AddWorker("node1");
+  FakeWorker& second = h.AddWorker("node2");
+  h.Submit(MakeSpec(1, 8));
+  second.prepare_error = "no space left on device";
+  const std::string id = h.Submit(MakeSpec(1, 8));
+  ASSERT_EQ(h.state(id), v1::JOB_STATE_QUEUED);
+  second.prepare_error.clear();
+  second.problems = {"less than 32.0 MiB free"};
+  h.Say(second, {second.HealthReport()});
+  second.problems.clear();
+  h.Say(second, {second.HealthReport()});
+  EXPECT_EQ(second.Running(id).size(), 8u);
+}
+
+TEST_F(GenerationTest, AHostThatStartsAnewMayHaveTheJobAgain) {
+  FakeWorker& first = h.AddWorker("node1");
+  FakeWorker& second = h.AddWorker("node2");
+  const std::string busy = h.Submit(MakeSpec(1, 8));
+  ASSERT_EQ(first.Running(busy).size(), 8u);
+  second.prepare_error = "no space left on device";
+  const std::string id = h.Submit(MakeSpec(1, 8));
+  second.prepare_error.clear();
+  h.Advance(minutes(10));
+  EXPECT_EQ(h.state(id), v1::JOB_STATE_QUEUED) << "node1 could take it";
+  second.Reboot(/*ranks_survive=*/false);
+  h.Connect(second);
+  EXPECT_EQ(second.Running(id).size(), 8u);
+}
+
+TEST_F(GenerationTest, AJobFailsOnAHostThatCannotPrepareAndThatNoOtherCanReplace) {
+  FakeWorker& worker = h.AddWorker("node1");
+  worker.prepare_error = "no space left on device";
+  const std::string id = h.Submit(MakeSpec(1, 1));
+  EXPECT_EQ(h.state(id), v1::JOB_STATE_QUEUED);
+  h.Advance(seconds(2));
+  EXPECT_EQ(h.state(id), v1::JOB_STATE_FAILED);
+  EXPECT_EQ(h.job(id).generation(), 3u);
+  EXPECT_EQ(h.job(id).failure().cause(), v1::FAILURE_CAUSE_PREPARE_FAILED);
+  EXPECT_EQ(h.job(id).failure().message(), "node1: no space left on device");
+}
+
+TEST_F(GenerationTest, AProgramThatOneHostLacksIsNotTheJobsFault) {
+  FakeWorker& bad = h.AddWorker("node1");
+  FakeWorker& good = h.AddWorker("node2");
+  bad.prepare_error = "./train: not found";
+  bad.bad_command = true;
+  const std::string id = h.Submit(MakeSpec(1, 1));
+  EXPECT_THAT(good.Running(id), ElementsAre(0));
+  good.prepare_error = bad.prepare_error;
+  good.bad_command = true;
+  const std::string wrong = h.Submit(MakeSpec(1, 1));
+  EXPECT_EQ(h.state(wrong), v1::JOB_STATE_FAILED) << "two hosts agree";
+  EXPECT_EQ(h.job(wrong).failure().cause(), v1::FAILURE_CAUSE_BAD_COMMAND);
+  EXPECT_EQ(h.job(wrong).failure().message(), "node2: ./train: not found; so says node1");
+}
+
+TEST_F(GenerationTest, AHostThatIsLostIsReplacedByOneThatHasNotRefused) {
   FakeWorker& first = h.AddWorker("node1");
   FakeWorker& second = h.AddWorker("node2");
   first.prepare_error = "no free port";
@@ -404,10 +545,9 @@ TEST_F(GenerationTest, AHostIsTriedAgainAfterTheOneThatReplacedItIsLost) {
   FakeWorker& third = h.AddWorker("node3");
   h.Disconnect(second);
   h.Advance(seconds(5));
-  // The first again, then once more without it: its old refusal is not held against the job.
   EXPECT_EQ(h.state(id), v1::JOB_STATE_RUNNING);
   EXPECT_THAT(third.Running(id), ElementsAre(0));
-  EXPECT_EQ(h.job(id).generation(), 4u);
+  EXPECT_EQ(h.job(id).generation(), 3u);
 }
 
 TEST_F(GenerationTest, AHostThatCouldNotPrepareIsBetterThanNone) {
@@ -439,11 +579,11 @@ TEST_F(GenerationTest, AHostThatDoesNotAnswerPrepareIsNamed) {
   FakeWorker& mute = h.AddWorker("node0");
   mute.deaf = true;
   const std::string id = h.Submit(MakeSpec(2, 1));
-  for (int i = 0; i < 31; ++i) {
+  for (int i = 0; i < 95; ++i) {
     h.Say(mute, {mute.Heartbeat()});
     h.Advance(seconds(1));
   }
-  EXPECT_EQ(h.state(id), v1::JOB_STATE_FAILED);
+  EXPECT_EQ(h.state(id), v1::JOB_STATE_FAILED) << "no other host could take its place";
   EXPECT_THAT(h.job(id).failure().message(), HasSubstr("node0: no answer to Prepare"));
 }
 

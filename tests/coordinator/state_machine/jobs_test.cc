@@ -1,3 +1,4 @@
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -13,6 +14,7 @@
 namespace meshrun::coordinator::testing {
 namespace {
 
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 class JobsTest : public ::testing::Test {
@@ -37,7 +39,8 @@ TEST_F(JobsTest, EveryCallIsAnsweredAlsoWhenItNamesNothing) {
   const google::protobuf::OneofDescriptor* const events =
       v1::StateEvent::descriptor()->FindOneofByName("event");
   const std::set<std::string> no_calls = {"tick",           "session_message", "session_closed",
-                                          "call_cancelled", "restore",         "notice"};
+                                          "call_cancelled", "restore",         "notice",
+                                          "set_policy"};
   for (int i = 0; i < events->field_count(); ++i) {
     const google::protobuf::FieldDescriptor* const field = events->field(i);
     if (no_calls.contains(field->name())) continue;
@@ -177,6 +180,80 @@ TEST_F(JobsTest, ListsNewestFirstInPages) {
   EXPECT_EQ(second.next_page_token(), "");
   list.mutable_list_jobs()->set_page_token("x");
   EXPECT_TRUE(absl::IsInvalidArgument(h.answer(h.Call(list)).status));
+}
+
+TEST_F(JobsTest, AListCanBeNarrowedAndHasRunningJobsFirst) {
+  FakeWorker& node = h.AddWorker("node1", 2);
+  const std::string running = h.SubmitAs("ada", MakeSpec(1, 2));
+  const std::string ended = h.SubmitAs("ada", MakeSpec(1, 2));
+  h.Cancel(ended);
+  std::vector<std::string> queued;
+  for (int i = 0; i < 3; ++i) queued.push_back(h.SubmitAs(i == 1 ? "ada" : "bob", MakeSpec(1, 2)));
+  const auto list = [&](v1::ListJobsRequest request) {
+    std::vector<std::string> ids;
+    v1::StateEvent event;
+    *event.mutable_list_jobs() = std::move(request);
+    do {
+      const auto page = h.answer(h.Call(event)).As<v1::ListJobsResponse>();
+      for (const v1::Job& job : page.jobs()) ids.push_back(job.job_id());
+      event.mutable_list_jobs()->set_page_token(page.next_page_token());
+    } while (!event.list_jobs().page_token().empty());
+    return ids;
+  };
+  v1::ListJobsRequest request;
+  request.set_running_first(true);
+  for (const uint32_t page : {1, 2, 100}) {
+    request.set_page_size(page);
+    EXPECT_THAT(list(request), ElementsAre(running, queued[2], queued[1], queued[0], ended));
+  }
+  request.set_user("ada");
+  EXPECT_THAT(list(request), ElementsAre(running, queued[1], ended));
+  request.set_active_only(true);
+  EXPECT_THAT(list(request), ElementsAre(running, queued[1]));
+  request.add_states(v1::JOB_STATE_QUEUED);
+  EXPECT_THAT(list(request), ElementsAre(queued[1]));
+  request.set_user("eve");
+  EXPECT_TRUE(list(request).empty());
+  EXPECT_EQ(node.received.empty(), false);
+}
+
+// 70 jobs with a megabyte of arguments each made an answer that no client takes.
+TEST_F(JobsTest, PagesOfJobsAndEventsEndByTheirBytes) {
+  v1::JobSpec large = MakeSpec(1, 1);
+  large.set_hold(true);
+  large.add_command(std::string(1'000'000, 'x'));
+  std::set<std::string> ids;
+  for (int i = 0; i < 10; ++i) ids.insert(h.Submit(large));
+  v1::StateEvent list;
+  list.mutable_list_jobs()->set_page_size(1000);
+  std::set<std::string> listed;
+  int pages = 0;
+  do {
+    const auto page = h.answer(h.Call(list)).As<v1::ListJobsResponse>();
+    EXPECT_LE(page.ByteSizeLong(), 5u << 20);
+    for (const v1::Job& job : page.jobs()) EXPECT_TRUE(listed.insert(job.job_id()).second);
+    list.mutable_list_jobs()->set_page_token(page.next_page_token());
+    ++pages;
+  } while (!list.list_jobs().page_token().empty() && pages < 20);
+  EXPECT_EQ(listed, ids);
+  EXPECT_EQ(pages, 3);
+
+  v1::StateEvent cancel;
+  cancel.mutable_cancel_job()->set_reason(std::string(1'000'000, 'r'));
+  for (const std::string& id : ids) {
+    cancel.mutable_cancel_job()->set_job_id(id);
+    h.Call(cancel);
+  }
+  v1::StateEvent events;
+  events.mutable_list_events()->set_limit(10'000);
+  const auto page = h.answer(h.Call(events)).As<v1::ListEventsResponse>();
+  EXPECT_TRUE(page.more());
+  EXPECT_LE(page.ByteSizeLong(), 5u << 20);
+  v1::StateEvent describe;
+  describe.mutable_describe_cluster()->set_max_events(10'000);
+  const auto cluster = h.answer(h.Call(describe)).As<v1::DescribeClusterResponse>();
+  EXPECT_LE(cluster.ByteSizeLong(), 5u << 20);
+  EXPECT_EQ(cluster.events(cluster.events_size() - 1).job_id(), *ids.rbegin()) << "the newest stay";
 }
 
 TEST_F(JobsTest, AWatchShowsEachChangeAndEndsWithTheJob) {
@@ -364,6 +441,40 @@ TEST_F(JobsTest, LogsAreFoundOnTheNodesThatHoldThem) {
   const std::string waiting = h.Submit(MakeSpec(9, 1));
   read.mutable_read_logs()->set_job_id(waiting);
   EXPECT_TRUE(absl::IsFailedPrecondition(h.answer(h.Call(read)).status));
+}
+
+// With 100,000 of each, the coordinator stood still for a minute.
+TEST_F(JobsTest, ManyRanksAndPositionsCostWhatTheirNumberSays) {
+  h.AddWorker("node1", 512);
+  const std::string id = h.Submit(MakeSpec(1, 256));
+  v1::StateEvent read;
+  v1::ReadLogsRequest& request = *read.mutable_read_logs();
+  request.set_job_id(id);
+  for (int i = 0; i < 65'536; ++i) request.add_ranks(i % 256);
+  for (int i = 0; i < 131'072; ++i) {
+    v1::LogPosition& position = *request.add_positions();
+    position.set_rank(i % 512);
+    position.set_stream(v1::LOG_STREAM_STDERR);
+    position.set_offset(i);
+  }
+  h.Call(read);
+  // Each file once, and the last position of several counts.
+  EXPECT_THAT(h.outcome.back(), HasSubstr(fmt::format("offset: {}", 131'072 - 512 + 255)));
+  const std::string& said = h.outcome.back();
+  size_t files = 0;
+  for (size_t at = 0; (at = said.find("stream_id", at)) != std::string::npos; ++at) ++files;
+  EXPECT_EQ(files, 512u);
+}
+
+TEST_F(JobsTest, OneCallReadsSoManyFilesOfAHost) {
+  h.AddWorker("node1", 512);
+  const std::string id = h.Submit(MakeSpec(1, 300));
+  v1::StateEvent read;
+  read.mutable_read_logs()->set_job_id(id);
+  const absl::Status status = h.answer(h.Call(read)).status;
+  EXPECT_TRUE(absl::IsInvalidArgument(status));
+  EXPECT_THAT(std::string(status.message()),
+              HasSubstr("more than 512 files of these ranks are on node1"));
 }
 
 TEST_F(JobsTest, OldEndedJobsGo) {

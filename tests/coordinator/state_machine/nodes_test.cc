@@ -352,6 +352,7 @@ class QuarantineTest : public ::testing::Test {
   QuarantineTest() {
     h.quarantine.set_absences(3);
     *h.quarantine.mutable_window() = ToProtoDuration(std::chrono::minutes(10));
+    h.quarantine.set_refused_jobs(3);
     h.StartCoordinator();
   }
   // Its lease ends, and it returns.
@@ -384,6 +385,7 @@ class QuarantineTest : public ::testing::Test {
   }
 
   Harness h;
+  int requests_ = 0;
 };
 
 TEST_F(QuarantineTest, ANodeThatGoesAwayTooOftenTakesNoJobsUntilItIsUndrained) {
@@ -413,6 +415,65 @@ TEST_F(QuarantineTest, ANodeThatGoesAwayTooOftenTakesNoJobsUntilItIsUndrained) {
   EXPECT_TRUE(bad.Carries(two));
   Reboot(bad, /*ranks_survive=*/true);
   EXPECT_FALSE(h.node(bad).quarantined()) << "it begins at nothing";
+}
+
+TEST_F(QuarantineTest, ANodeThatCanPrepareNoJobTakesNoneUntilItIsUndrained) {
+  FakeWorker& bad = h.AddWorker("a");
+  FakeWorker& good = h.AddWorker("b");
+  bad.prepare_error = "no space left on device";
+  h.Submit(MakeSpec(1, 1));
+  h.Submit(MakeSpec(1, 1));
+  // What was counted lasts over a restart of the coordinator.
+  h.StartCoordinator();
+  h.Connect(bad);
+  h.Connect(good);
+  EXPECT_FALSE(h.node(bad).quarantined());
+  h.Submit(MakeSpec(1, 1));
+  EXPECT_TRUE(h.node(bad).quarantined());
+  const std::string wide = h.Submit(MakeSpec(1, 7));
+  EXPECT_EQ(h.state(wide), v1::JOB_STATE_QUEUED);
+  EXPECT_EQ(
+      h.node(bad).drained_because(),
+      "quarantined: it could not prepare 3 jobs that others could, one after another, the last one "
+      "for: no space left on device");
+  EXPECT_TRUE(h.HasEvent("NodeQuarantined"));
+  bad.prepare_error.clear();
+  ASSERT_TRUE(h.answer(h.Call(Undrain())).status.ok());
+  EXPECT_EQ(bad.Running(wide).size(), 7u) << "a person has said that the node is well";
+}
+
+TEST_F(QuarantineTest, APreparedJobEndsTheCountOfRefusals) {
+  FakeWorker& worker = h.AddWorker("a");
+  h.AddWorker("b");
+  for (int i = 0; i < 10; ++i) {
+    worker.prepare_error = i % 3 == 2 ? "" : "no space left on device";
+    h.Submit(MakeSpec(1, 1));
+  }
+  EXPECT_FALSE(h.node(worker).quarantined());
+}
+
+TEST_F(QuarantineTest, AUsersProgramsCountOnceAgainstANodeThatLacksThem) {
+  FakeWorker& bad = h.AddWorker("a");
+  FakeWorker& good = h.AddWorker("b");
+  bad.prepare_error = "./train: not found";
+  bad.bad_command = true;
+  good.prepare_error = bad.prepare_error;
+  good.bad_command = true;
+  const auto submit = [&](const std::string& user) {
+    v1::StateEvent event;
+    *event.mutable_submit_job()->mutable_spec() = MakeSpec(1, 1);
+    event.mutable_submit_job()->set_request_id(user + std::to_string(++requests_));
+    event.mutable_caller()->set_user(user);
+    h.Call(event);
+  };
+  for (const char* const user : {"ada", "bob", "cyd", "dan"}) submit(user);
+  EXPECT_FALSE(h.node(bad).quarantined()) << "the jobs are wrong";
+  good.prepare_error.clear();
+  for (int i = 0; i < 5; ++i) submit("ada");
+  submit("bob");
+  EXPECT_FALSE(h.node(bad).quarantined()) << "their programs may be on one host alone";
+  submit("cyd");
+  EXPECT_TRUE(h.node(bad).quarantined());
 }
 
 TEST_F(QuarantineTest, WhatLiesBeforeTheWindowDoesNotCount) {
@@ -581,6 +642,74 @@ TEST_F(DeadNodeTest, ThatReturnsWithRanksTakesNothingNewUntilTheyAreGone) {
   h.Say(worker, worker.OnMessage(forget));
   EXPECT_EQ(h.node(worker).state(), v1::NODE_STATE_HEALTHY);
   EXPECT_EQ(h.state(next), v1::JOB_STATE_RUNNING);
+}
+
+TEST(HostHealthTest, AHostWithAProblemTakesNothingNewAndKeepsItsRanks) {
+  Harness h;
+  FakeWorker& worker = h.AddWorker("node1");
+  const std::string running = h.Submit(MakeSpec(1, 1));
+  worker.problems = {"less than 32.0 MiB free in /var/lib/meshrun-worker"};
+  h.Say(worker, {worker.HealthReport()});
+  EXPECT_EQ(h.node(worker).state(), v1::NODE_STATE_UNHEALTHY);
+  EXPECT_THAT(h.node(worker).problems(), ::testing::ElementsAreArray(worker.problems));
+  const std::string waiting = h.Submit(MakeSpec(1, 1));
+  EXPECT_EQ(h.state(waiting), v1::JOB_STATE_QUEUED);
+  EXPECT_THAT(h.job(waiting).reason(), HasSubstr("1 that is unhealthy does not count"));
+  EXPECT_EQ(h.state(running), v1::JOB_STATE_RUNNING);
+  // What was found lasts over a restart of the coordinator, and is what Hello says then.
+  h.StartCoordinator();
+  EXPECT_EQ(h.node(worker).problems_size(), 1);
+  h.Connect(worker);
+  EXPECT_EQ(h.node(worker).state(), v1::NODE_STATE_UNHEALTHY);
+  EXPECT_EQ(h.state(waiting), v1::JOB_STATE_QUEUED);
+  worker.problems.clear();
+  h.Say(worker, {worker.HealthReport()});
+  EXPECT_EQ(h.node(worker).state(), v1::NODE_STATE_HEALTHY);
+  EXPECT_EQ(h.state(waiting), v1::JOB_STATE_RUNNING);
+  EXPECT_TRUE(h.HasEvent("NodeUnhealthy"));
+  EXPECT_TRUE(h.HasEvent("NodeHealthy"));
+}
+
+TEST(HostHealthTest, AWorkerThatStopsIsDrainingWhateverItsHealth) {
+  Harness h;
+  FakeWorker& worker = h.AddWorker("node1");
+  worker.problems = {"GPU 3 does not answer"};
+  worker.draining = true;
+  h.Say(worker, {worker.HealthReport(), worker.Heartbeat()});
+  EXPECT_EQ(h.node(worker).state(), v1::NODE_STATE_DRAINING);
+}
+
+TEST(HostHealthTest, ProblemsAreBounded) {
+  Harness h;
+  FakeWorker& worker = h.AddWorker("node1");
+  std::string two_bytes_each = "!";
+  for (int i = 0; i < 5000; ++i) two_bytes_each += "é";
+  worker.problems.assign(100, two_bytes_each);
+  h.Say(worker, {worker.HealthReport()});
+  ASSERT_EQ(h.node(worker).problems_size(), 16);
+  EXPECT_EQ(h.node(worker).problems(0), two_bytes_each.substr(0, 999));
+}
+
+TEST(LogsRemovedTest, IsAnEventOfTheNodeThatNamesUserAndJob) {
+  Harness h;
+  FakeWorker& worker = h.AddWorker("node1");
+  v1::OpenSessionRequest message = worker.Heartbeat();
+  v1::LogsRemoved& removed = *message.mutable_logs_removed();
+  removed.set_submitter("bob");
+  removed.set_job_id(std::string(10'000, 'x'));
+  removed.set_generations(3);
+  removed.set_bytes(5 << 20);
+  removed.set_keep_bytes(4 << 20);
+  h.Say(worker, {message});
+  v1::StateEvent event;
+  event.mutable_describe_cluster()->set_max_events(1);
+  const auto events = h.answer(h.Call(event)).As<v1::DescribeClusterResponse>().events();
+  ASSERT_EQ(events.size(), 1);
+  EXPECT_EQ(events[0].kind(), "LogsRemoved");
+  EXPECT_EQ(events[0].message(),
+            "node1 has removed logs of 3 generations of bob (5.0 MiB), most of them of job " +
+                std::string(200, 'x') +
+                ": those of ended jobs took more than 4.0 MiB there, and this user's the most");
 }
 
 TEST(NodeTableTest, AReplacedNodeDoesNotStayForever) {

@@ -231,6 +231,53 @@ TEST_F(QueueTest, AJobOfHigherPriorityTakesTheNodesOfOneThatMayRunAgain) {
   EXPECT_EQ(h.state(low), v1::JOB_STATE_RUNNING);
 }
 
+TEST_F(QueueTest, AJobKeepsTheGpusPerRankOfItsFirstPlacement) {
+  FakeWorker& worker = h.AddWorkerWith({.name = "node1", .slots = 8, .gpus = 2});
+  const auto gpus = [&](const std::string& id) {
+    return h.job(id).ranks(0).assignment().gpus_size();
+  };
+  const std::string on_gpus = h.Submit(Restartable(MakeSpec(1, 2)));
+  ASSERT_EQ(gpus(on_gpus), 1);
+  const std::string on_slots = h.Submit(Restartable(MakeSpec(1, 2)));
+  ASSERT_EQ(gpus(on_slots), 0);
+  v1::JobSpec spec = Prioritized(MakeSpec(1, 1), 1);
+  spec.set_gpus_per_proc(2);
+  const std::string high = h.Submit(spec);
+  EXPECT_EQ(h.state(high), v1::JOB_STATE_RUNNING);
+  EXPECT_EQ(h.state(on_gpus), v1::JOB_STATE_WAITING) << "free slots are no GPUs";
+  EXPECT_THAT(h.job(on_gpus).reason(), HasSubstr("2 GPUs, and 0 of 2 are free"));
+  h.StartCoordinator();
+  h.Connect(worker);
+  EXPECT_EQ(h.state(on_gpus), v1::JOB_STATE_WAITING);
+  h.Say(worker, worker.ExitAll(high, 0));
+  EXPECT_EQ(h.state(on_gpus), v1::JOB_STATE_RUNNING);
+  EXPECT_EQ(gpus(on_gpus), 1);
+  h.Say(worker, worker.ExitAll(on_gpus, 0));
+  // GPUs are free now; the job has run without.
+  h.Say(worker, worker.Exit(on_slots, 0, 1));
+  h.Advance(seconds(1));
+  EXPECT_EQ(h.state(on_slots), v1::JOB_STATE_RUNNING);
+  EXPECT_EQ(h.job(on_slots).generation(), 2u);
+  EXPECT_EQ(gpus(on_slots), 0);
+}
+
+TEST_F(QueueTest, ASpareWithoutAFreeGpuTakesNoPlaceInAJobOnGpus) {
+  FakeWorker& first = h.AddWorkerWith({.name = "node1", .gpus = 1});
+  h.AddWorkerWith({.name = "node2", .gpus = 1});
+  FakeWorker& spare = h.AddWorkerWith({.name = "node3", .gpus = 1});
+  const std::string id = h.Submit(Restartable(MakeSpec(2, 1)));
+  v1::JobSpec spec = MakeSpec(1, 1);
+  spec.set_gpus_per_proc(1);
+  const std::string other = h.Submit(spec);
+  ASSERT_THAT(spare.Running(other), ElementsAre(0));
+  h.Disconnect(first);
+  h.Advance(minutes(1));
+  EXPECT_EQ(h.state(id), v1::JOB_STATE_WAITING);
+  h.Say(spare, spare.ExitAll(other, 0));
+  EXPECT_EQ(h.state(id), v1::JOB_STATE_RUNNING);
+  EXPECT_EQ(h.job(id).ranks(1).assignment().gpus_size(), 1);
+}
+
 TEST_F(QueueTest, OnlyTheJobsThatAreNeededMakeRoomAndNoneOfEqualPriority) {
   h.AddWorker("node1", 4);
   h.AddWorker("node2", 4);
@@ -379,6 +426,46 @@ TEST_F(QueueTest, TenThousandDifferentJobsAreEachLookedAtOnce) {
     h.Submit(spec);
   }
   EXPECT_LE(h.machine().queue().placements() - before, 10'010u);
+}
+
+TEST_F(QueueTest, JobsThatCouldNeverRunHereHoldUpNobody) {
+  FakeWorker& worker = h.AddWorker("node1", 4);
+  const std::string running = h.Submit(MakeSpec(1, 4));
+  std::string impossible;
+  for (int i = 0; i < 1000; ++i) {
+    v1::JobSpec spec = Prioritized(MakeSpec(1, 5), i % 2);
+    spec.set_memory_bytes(i);
+    impossible = h.Submit(spec);
+  }
+  const std::string fits = h.Submit(MakeSpec(1, 1));
+  EXPECT_THAT(h.job(fits).reason(), HasSubstr("node1 would have to give 1 slot, and 0 of 4"));
+  EXPECT_THAT(h.job(impossible).reason(),
+              HasSubstr("node1 would have to give 5 slots, and 4 of 4"));
+  const size_t at_end = h.machine().queue().placements();
+  h.Say(worker, worker.ExitAll(running, 0));
+  EXPECT_EQ(h.state(fits), v1::JOB_STATE_RUNNING);
+  EXPECT_LE(h.machine().queue().placements() - at_end, 20u);
+  // A node that can take them.
+  h.AddWorker("node2", 5);
+  h.Advance(milliseconds(1));
+  EXPECT_THAT(h.job(impossible).reason(), HasSubstr("behind job "));
+}
+
+TEST_F(QueueTest, APassGoesOnWhereItStoppedHoweverOftenNodesChange) {
+  h.AddWorker("node1", 4);
+  h.AddWorker("node2", 4);
+  h.Submit(Limited(MakeSpec(1, 4), minutes(60)));
+  ASSERT_EQ(h.state(h.Submit(MakeSpec(2, 4))), v1::JOB_STATE_QUEUED);
+  for (int i = 0; i < 3000; ++i) h.Submit(Limited(MakeSpec(1, 4), minutes(61 + i)));
+  v1::JobSpec elsewhere = MakeSpec(1, 1);
+  elsewhere.add_constraints("zone=b");
+  const std::string last = h.Submit(elsewhere);
+  h.AddWorkerWith({.name = "node3", .slots = 1, .labels = {{"zone", "b"}}});
+  EXPECT_EQ(h.state(last), v1::JOB_STATE_QUEUED) << "one step looks at a part of the queue";
+  for (int i = 0; i < 8; ++i) i % 2 == 0 ? Drain("node2") : Undrain("node2");
+  EXPECT_EQ(h.state(last), v1::JOB_STATE_QUEUED);
+  for (int i = 0; i < 8; ++i) i % 2 == 0 ? Drain("node2") : Undrain("node2");
+  EXPECT_EQ(h.state(last), v1::JOB_STATE_RUNNING);
 }
 
 TEST_F(QueueTest, ASignalGoesToTheHostsOfTheNamedRanks) {

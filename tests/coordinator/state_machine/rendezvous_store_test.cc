@@ -3,6 +3,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
 #include "core/proto_time.h"
 #include "tests/coordinator/support/harness.h"
 
@@ -77,6 +82,24 @@ class RendezvousStoreTest : public ::testing::Test {
     for (const int r : ranks) event.mutable_register_group()->add_ranks(r);
     event.mutable_register_group()->set_backend(backend);
     return h.answer(h.Call(event)).status;
+  }
+  absl::Status Append(const std::string& key, const std::string& value) {
+    v1::StateEvent event;
+    *event.mutable_append_value()->mutable_fence() = h.fence(id_);
+    event.mutable_append_value()->set_key(key);
+    event.mutable_append_value()->set_value(value);
+    return h.answer(h.Call(event)).status;
+  }
+  std::string Value(const std::string& key) {
+    return h.answer(Get({key})).As<v1::GetValuesResponse>().values(0);
+  }
+  // Rows of values of all jobs, by the size of each.
+  std::vector<size_t> ValueRows() {
+    std::vector<size_t> sizes;
+    for (const v1::StateRow& row : h.rows()) {
+      if (row.table() == v1::STATE_TABLE_VALUES) sizes.push_back(row.value().size());
+    }
+    return sizes;
   }
   std::string Message(uint64_t call) { return std::string(h.answer(call).status.message()); }
 
@@ -169,6 +192,77 @@ TEST_F(RendezvousStoreTest, ValuesHaveALimit) {
   const absl::Status status = Set("k", std::string(RendezvousStore::kMaxValueBytes + 1, 'x'));
   EXPECT_TRUE(absl::IsResourceExhausted(status));
   EXPECT_THAT(std::string(status.message()), HasSubstr("16.0 MiB are allowed"));
+}
+
+TEST_F(RendezvousStoreTest, AppendsWriteAFewTimesTheirBytes) {
+  std::string expected;
+  std::set<size_t> whole;
+  for (int i = 0; i < 400; ++i) {
+    const std::string more = std::to_string(i) + std::string(1000, static_cast<char>('a' + i % 26));
+    expected += more;
+    ASSERT_TRUE(Append("k", more).ok());
+    whole.insert(ValueRows()[0]);
+  }
+  EXPECT_LE(whole.size(), 20u) << "times that the whole value was written";
+  EXPECT_GT(ValueRows().size(), 1u);
+  EXPECT_EQ(Value("k"), expected);
+  h.StartCoordinator();
+  h.Connect(worker_);
+  EXPECT_EQ(Value("k"), expected);
+  ASSERT_TRUE(Append("k", "end").ok());
+  h.StartCoordinator();
+  h.Connect(worker_);
+  EXPECT_EQ(Value("k"), expected + "end");
+}
+
+TEST_F(RendezvousStoreTest, WhatWasAppendedGoesWithItsValue) {
+  const auto extend = [&] {
+    for (const int size : {100, 20, 10}) ASSERT_TRUE(Append("k", std::string(size, 'x')).ok());
+    ASSERT_EQ(ValueRows().size(), 3u);
+  };
+  extend();
+  ASSERT_TRUE(Set("k", "new").ok());
+  EXPECT_THAT(ValueRows(), ElementsAre(3u));
+  v1::StateEvent erase;
+  *erase.mutable_delete_key()->mutable_fence() = h.fence(id_);
+  erase.mutable_delete_key()->set_key("k");
+  ASSERT_TRUE(h.answer(h.Call(erase)).status.ok());
+  extend();
+  ASSERT_TRUE(h.answer(h.Call(erase)).status.ok());
+  EXPECT_THAT(ValueRows(), ElementsAre());
+  extend();
+  h.StartCoordinator();
+  h.Connect(worker_);
+  EXPECT_EQ(Value("k"), std::string(130, 'x'));
+  h.Say(worker_, worker_.ExitAll(id_, 0));
+  EXPECT_THAT(ValueRows(), ElementsAre());
+}
+
+TEST_F(RendezvousStoreTest, JobsShareTheStore) {
+  const std::string large(16u << 20, 'x');
+  const auto fill = [&] {
+    int values = 0;
+    absl::Status status;
+    while (status.ok() && values < 100) {
+      status = Set("k" + std::to_string(values), large);
+      values += status.ok();
+    }
+    EXPECT_TRUE(absl::IsResourceExhausted(status)) << status;
+    return values;
+  };
+  EXPECT_EQ(fill(), 15) << "256 MiB with their keys";
+  h.AddWorker("node2");
+  const std::string first = std::exchange(id_, h.Submit(MakeSpec(1, 3)));
+  EXPECT_EQ(fill(), 8) << "half of what is left";
+  const absl::Status status = Set("more", large);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("are allowed while other jobs store 240"));
+  // Also after a restart, and a small value always fits.
+  h.StartCoordinator();
+  EXPECT_TRUE(absl::IsResourceExhausted(Set("more", large)));
+  EXPECT_TRUE(Set("small", std::string(1000, 'x')).ok());
+  h.Connect(worker_);
+  h.Say(worker_, worker_.ExitAll(first, 0));
+  EXPECT_TRUE(Set("more", large).ok()) << "what the other job had is free";
 }
 
 TEST_F(RendezvousStoreTest, ValuesSurviveARestartAndEndWithTheGeneration) {

@@ -4,9 +4,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sqlite3.h>
+#include <sys/stat.h>
 
+#include <filesystem>
 #include <functional>
 #include <memory>
+#include <set>
 
 #include "coordinator/state_store/batched_state_store.h"
 #include "coordinator/state_store/memory_state_store.h"
@@ -152,6 +155,28 @@ TEST(SqliteStateStoreTest, OneCoordinatorPerDirectory) {
   const auto second = SqliteStateStore::Open(directory);
   EXPECT_TRUE(absl::IsFailedPrecondition(second.status()));
   EXPECT_THAT(std::string(second.status().message()), HasSubstr("in use by another coordinator"));
+}
+
+TEST(SqliteStateStoreTest, ItsFilesAreReadableByItsUserAlone) {
+  const std::string directory = Directory();
+  const auto modes = [&] {
+    std::set<int> modes;
+    for (const auto& entry : std::filesystem::directory_iterator(directory)) {
+      modes.insert(static_cast<int>(entry.status().permissions()) & 0777);
+    }
+    return modes;
+  };
+  const mode_t before = ::umask(0);
+  for (const bool made_before : {false, true}) {
+    auto store = SqliteStateStore::Open(directory);
+    ASSERT_TRUE(store.ok()) << store.status();
+    ASSERT_TRUE((*store)->Commit(0, {Row(v1::STATE_TABLE_JOBS, "a", "1")}).ok());
+    EXPECT_THAT(modes(), ElementsAre(0600)) << made_before;
+    for (const auto& entry : std::filesystem::directory_iterator(directory)) {
+      std::filesystem::permissions(entry.path(), std::filesystem::perms(0666));
+    }
+  }
+  ::umask(before);
 }
 
 TEST(SqliteStateStoreTest, RefusesANewerSchema) {

@@ -15,6 +15,7 @@ v1::OpenSessionRequest FakeWorker::Hello() const {
   hello.set_name(options_.name);
   hello.set_machine_id(machine_id);
   hello.set_cluster_id(cluster_id);
+  hello.mutable_health()->mutable_problems()->Add(problems.begin(), problems.end());
   hello.mutable_addresses()->Add(options_.addresses.begin(), options_.addresses.end());
   hello.set_version("test");
   hello.set_draining(draining);
@@ -62,6 +63,12 @@ v1::OpenSessionRequest FakeWorker::Heartbeat() {
   v1::OpenSessionRequest message = Message({});
   message.mutable_heartbeat()->set_sequence(++sequence_);
   message.mutable_heartbeat()->set_draining(draining);
+  return message;
+}
+
+v1::OpenSessionRequest FakeWorker::HealthReport() const {
+  v1::OpenSessionRequest message = Message({});
+  message.mutable_host_health()->mutable_problems()->Add(problems.begin(), problems.end());
   return message;
 }
 
@@ -179,10 +186,8 @@ FakeWorker::Requests FakeWorker::Stop(const Key& key, const v1::Stop& stop) {
   if (stubborn) return out;
   const int signal = stop.grace().seconds() > 0 ? SIGTERM : SIGKILL;
   bool said_so = false;
-  bool found = false;
   for (auto& [own, generation] : generations_) {
     if (own.first != key.first || own.second > key.second || generation.ended) continue;
-    found = true;
     const std::set<int> running = generation.running;
     for (const int rank : running) {
       for (auto& request : End(own, generation, rank, 0, signal, /*teardown=*/true)) {
@@ -192,7 +197,8 @@ FakeWorker::Requests FakeWorker::Stop(const Key& key, const v1::Stop& stop) {
     }
     generation.ended = true;
   }
-  if (found && !said_so) out.emplace_back(Message(key)).mutable_generation_ended();
+  // Also of a generation that is not here.
+  if (!said_so) out.emplace_back(Message(key)).mutable_generation_ended();
   return out;
 }
 

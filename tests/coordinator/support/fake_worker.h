@@ -47,6 +47,8 @@ class FakeWorker {
   bool joins = true;
   // Ranks stand still when they are asked to.
   bool quiesces = true;
+  // What its host lacks: in its next Hello, and in HealthReport.
+  std::vector<std::string> problems;
   // Steps of each job's ranks, by rank: told by Hello.
   std::map<int, int64_t> steps;
   // Ids in its next Hello.
@@ -63,6 +65,7 @@ class FakeWorker {
   // Answers of this daemon to one message.
   Requests OnMessage(const v1::OpenSessionResponse& message);
   v1::OpenSessionRequest Heartbeat();
+  v1::OpenSessionRequest HealthReport() const;
   // A rank ends by itself; GenerationEnded follows the last one.
   Requests Exit(const std::string& job_id, int rank, int code, int signal = 0);
   Requests ExitAll(const std::string& job_id, int code);

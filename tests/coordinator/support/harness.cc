@@ -25,6 +25,7 @@ void Harness::StartCoordinator() {
   *restore.mutable_lease() = ToProtoDuration(seconds(5));
   *restore.mutable_heartbeat_interval() = ToProtoDuration(seconds(1));
   *restore.mutable_retention() = retention;
+  *restore.mutable_policy() = policy;
   *restore.mutable_quarantine() = quarantine;
   const auto rows = *store_.Load();
   restore.mutable_rows()->Add(rows.begin(), rows.end());
@@ -176,6 +177,17 @@ Harness::Answer& Harness::TrySubmit(const v1::JobSpec& spec, const std::string& 
 
 std::string Harness::Submit(const v1::JobSpec& spec) {
   return TrySubmit(spec).As<v1::SubmitJobResponse>().job().job_id();
+}
+
+Harness::Answer& Harness::TrySubmitAs(const std::string& user, const v1::JobSpec& spec) {
+  v1::StateEvent event;
+  event.mutable_caller()->set_user(user);
+  *event.mutable_submit_job()->mutable_spec() = spec;
+  return answer(Call(std::move(event)));
+}
+
+std::string Harness::SubmitAs(const std::string& user, const v1::JobSpec& spec) {
+  return TrySubmitAs(user, spec).As<v1::SubmitJobResponse>().job().job_id();
 }
 
 void Harness::Cancel(const std::string& job_id, bool now) {

@@ -66,6 +66,7 @@ class Harness {
   // Settings of the coordinators that are started from now on.
   v1::Retention retention;
   v1::Quarantine quarantine;
+  v1::Policy policy;
 
   uint64_t Call(v1::StateEvent event);
   Answer& answer(uint64_t call_id) { return answers_[call_id]; }
@@ -75,6 +76,8 @@ class Harness {
   std::string Submit(const v1::JobSpec& spec);
   Answer& TrySubmit(const v1::JobSpec& spec, const std::string& request_id = "",
                     bool must_fit = false);
+  Answer& TrySubmitAs(const std::string& user, const v1::JobSpec& spec);
+  std::string SubmitAs(const std::string& user, const v1::JobSpec& spec);
   void Cancel(const std::string& job_id, bool now = false);
   // As a client sees it.
   const v1::Job& job(const std::string& job_id) const {

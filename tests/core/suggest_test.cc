@@ -1,8 +1,8 @@
-#include "client/suggest.h"
+#include "core/suggest.h"
 
 #include <gtest/gtest.h>
 
-namespace meshrun::client {
+namespace meshrun {
 namespace {
 
 const std::vector<std::string> kWords = {"run",  "submit", "ps",   "describe",
@@ -25,4 +25,4 @@ TEST(SuggestTest, SaysNothingWhereNothingIsNear) {
 }
 
 }  // namespace
-}  // namespace meshrun::client
+}  // namespace meshrun

@@ -1,0 +1,38 @@
+// The operator's policy, as the file of --policy has it:
+//
+//   limits:                              # of each user, where nothing below says otherwise
+//     kill_grace: {default: 5s, max: 10m}
+//     time_limit: {default: 24h, max: 168h}
+//     max_restarts: {default: 0, max: 20}
+//     log_bytes: {default: 100M, max: 1G}  # of a running rank's stdout, and of its stderr
+//     ranks: 512                         # the most of one job
+//     queued_jobs: 1000                  # the most of all his jobs together
+//     running_jobs: 50
+//     running_ranks: 1024
+//     running_gpus: 16
+//   users:
+//     ada: {weight: 2, account: physics, limits: {running_jobs: 100}}
+//   accounts:                            # limits of all jobs of the account together
+//     physics: {users: [ada, bob], limits: {running_gpus: 32}}
+//   partitions:
+//     gpu: {nodes: [gpu], accounts: [physics], limits: {time_limit: 12h}}
+//     cpu: {nodes: ["!gpu"], default: true}
+//
+// Everything may be left out. `time_limit: 12h` means {max: 12h}.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "absl/status/statusor.h"
+#include "meshrun/v1/policy.pb.h"
+
+namespace meshrun::coordinator {
+
+// INVALID_ARGUMENT: the file, the place, and what is wrong there.
+absl::StatusOr<v1::Policy> ParsePolicy(std::string_view name, const std::string& text);
+
+// The same; NOT_FOUND and the like from the file.
+absl::StatusOr<v1::Policy> ReadPolicy(const std::string& path);
+
+}  // namespace meshrun::coordinator
