@@ -48,8 +48,12 @@ absl::Status Calls::Repeat(Deadline deadline, const Attempt& attempt, const std:
     }();
     Forget(&*context);
     context.reset();
-    if (status.error_code() != grpc::StatusCode::UNAVAILABLE) return rpc::FromGrpc(status);
-    const Deadline next = std::min(Clock::now() + pause, deadline);
+    const absl::Status answer = rpc::FromGrpc(status);
+    const auto asked_to_wait = rpc::WaitBeforeRepeating(answer);
+    if (!absl::IsUnavailable(answer) && !asked_to_wait) return answer;
+    const Deadline next = std::min<Deadline>(
+        Clock::now() + std::max<Clock::duration>(pause, asked_to_wait.value_or(Clock::duration(0))),
+        deadline);
     if (Clock::now() >= deadline) {
       return absl::UnavailableError(
           fmt::format("{} or its coordinator could not be reached for {}: {}", peer_,

@@ -26,9 +26,9 @@ class Calls {
   // `peer` is named in errors. `token` goes with every call as metadata.
   Calls(std::string peer, std::string token) : peer_(std::move(peer)), token_(std::move(token)) {}
 
-  // Repeats the call while the answer is UNAVAILABLE, until `deadline`. Errors: the answer's;
-  // UNAVAILABLE names the peer and the time; CANCELLED after CancelAll, or once `stop` is
-  // requested.
+  // Repeats the call while the answer is UNAVAILABLE, or it could not be taken
+  // (rpc::WaitBeforeRepeating), until `deadline`. Errors: the answer's; UNAVAILABLE names the peer
+  // and the time; CANCELLED after CancelAll, or once `stop` is requested.
   absl::Status Run(Deadline deadline, const Attempt& attempt, const std::stop_token& stop = {})
       MESHRUN_EXCLUDES(mu_);
 

@@ -190,9 +190,12 @@ class Cluster:
 
 
 class SecureCluster(Cluster):
-    """Over TLS, without proxies. A certificate each for the coordinator, the nodes and the client, and a deny list."""
+    """Over TLS, without proxies. A certificate each for the coordinator, the nodes and the client, and a deny list.
+    coordinator_within: words before the command of the coordinator."""
 
-    def __init__(self, site, nodes):
+    coordinator_within = ()
+
+    def __init__(self, site, nodes, coordinator_flags=()):
         self.certificates, self.denied = site.directory / "certificates", site.directory / "denied"
         self.denied.touch()
         self.names = ["head", "client", *(f"n{i + 1}" for i in range(nodes))]
@@ -200,11 +203,17 @@ class SecureCluster(Cluster):
         self.ask("ca", "init", "--ca", self.certificates / "ca")
         for name in self.names:
             role = {"head": ["--role", "coordinator", "--host", "127.0.0.1"], "client": ["--role", "operate"]}
-            self.ask("ca", "issue", "--ca", self.certificates / "ca", "--out", self.certificates / name,
-                     *role.get(name, ["--role", "worker", "--node", name]))
-        for flag, path in zip(*[iter(self.tls("client"))] * 2):
-            site.env[f"MESHRUN_{flag.strip('-').upper().replace('-', '_')}"] = str(path)
-        super().__init__(site, nodes)
+            self.issue(name, *role.get(name, ["--role", "worker", "--node", name]))
+        site.env.update(self.env_of("client"))
+        super().__init__(site, nodes, coordinator_flags)
+
+    def issue(self, name, *words):
+        self.ask("ca", "issue", "--ca", self.certificates / "ca", "--out", self.certificates / name, *words)
+
+    def env_of(self, name):
+        """With it a command shows this certificate."""
+        return {f"MESHRUN_{flag.strip('-').upper().replace('-', '_')}": str(path)
+                for flag, path in zip(*[iter(self.tls(name))] * 2)}
 
     def tls(self, name):
         return [word for flag, file in (("cert", "tls.crt"), ("key", "tls.key"), ("ca", "ca.crt"))
@@ -215,14 +224,15 @@ class SecureCluster(Cluster):
 
     def start_coordinator(self, state=None, address=None):
         self.coordinator, ready = self.site.daemon(
-            [binary("//coordinator:meshrun-coordinator"), "--listen", "127.0.0.1:0", "--state-dir", state or self.state,
-             "--tls-deny", self.denied, *self.tls("head"), *self.coordinator_flags], self.coordinator_env)
+            [*self.coordinator_within, binary("//coordinator:meshrun-coordinator"), "--listen", "127.0.0.1:0",
+             "--state-dir", state or self.state, "--tls-deny", self.denied, *self.tls("head"), *self.coordinator_flags], self.coordinator_env)
         self.site.env["MESHRUN_COORDINATOR"] = ready["address"]
         return self.coordinator
 
-    def add(self, name, flags=(), env=None, state=None):
+    def add(self, name, flags=(), env=None, state=None, within=()):
+        """within: words before the command of the daemon."""
         process, _ = self.site.daemon(
-            [binary("//worker:meshrun-worker"), "--coordinator", self.site.env["MESHRUN_COORDINATOR"], "--state-dir",
+            [*within, binary("//worker:meshrun-worker"), "--coordinator", self.site.env["MESHRUN_COORDINATOR"], "--state-dir",
              state or self.site.directory / name, "--name", name, *self.tls(name), *self.worker_flags, *flags], env)
         self.nodes[name] = Node(name, process, None)
         return self.nodes[name]

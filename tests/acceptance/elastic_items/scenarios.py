@@ -12,16 +12,12 @@ import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 
-from harness import Short, Site, binary, meshrun, passed, short, skip_soak
+from harness import NotHere, Short, Site, binary, meshrun, passed, short, skip_soak
 from elastic_items.report import Report
 
 SCENARIOS = {}
 # Two cores carry so many clusters without one disturbing the times of another.
 AT_ONCE = 8
-
-
-class NotHere(Exception):
-    """A scenario that this machine cannot have: no GPU, no right to mount."""
 
 
 def scenario(number, title, soak=False):

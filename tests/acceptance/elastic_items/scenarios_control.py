@@ -1,7 +1,6 @@
 """Scenarios of faults of the coordinator, of its disk and of its clients: 8 to 10, 14, 20."""
 
 import json
-import os
 import re
 import shutil
 import signal
@@ -9,9 +8,10 @@ import subprocess
 import time
 
 from clusters import LEASE, Cluster, SecureCluster, kill, now
+from disks import fill, small_disk
 from harness import binary, check, interrupt, meshrun, wait_until
 from elastic_items.report import whole
-from elastic_items.scenarios import NotHere, scenario
+from elastic_items.scenarios import scenario
 from elastic_items.scenarios_hosts import go_on, nothing_happened
 from elastic_items.scenarios_ranks import RESTARTS
 from proxy import Proxy
@@ -171,28 +171,6 @@ def memory(pid):
     return 0
 
 
-def small_disk(site, name, size):
-    if os.geteuid() != 0:
-        raise NotHere("only root mounts a small tmpfs")
-    place = site.directory / name
-    place.mkdir(mode=0o700)
-    done = subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size},mode=0700", "tmpfs", place], capture_output=True, text=True)
-    if done.returncode:
-        raise NotHere(f"mount: {done.stderr.strip()}")
-    site.cleanup.callback(subprocess.run, ["umount", "-l", place])
-    return place
-
-
-def fill(place):
-    path = place / "filling"
-    with open(path, "wb", buffering=0) as file:
-        try:
-            while True:
-                file.write(bytes(1 << 20))
-        except OSError:
-            return path
-
-
 @scenario(20, "the coordinator's disk is full")
 def coordinator_disk_full(site, report):
     place = small_disk(site, "small", "8m")
@@ -226,7 +204,8 @@ def worker_disk_full(site, report):
     place = small_disk(site, "small", "8m")
     cluster = Cluster(site, 1)
     (place / "state").mkdir(mode=0o700)
-    cluster.add("n2", state=place / "state")
+    # By default a host with so little room takes no jobs.
+    cluster.add("n2", ["--least-free", "0"], state=place / "state")
     job = cluster.submit_journal(["--nodes", 2, *RESTARTS], "--print")
     cluster.wait_stepping(1, 2, 20, job)
     fill(place)

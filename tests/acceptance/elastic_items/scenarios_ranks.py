@@ -5,8 +5,8 @@ import threading
 import time
 
 from clusters import LEASE, Cluster, kill, now
-from harness import check, running, wait_until
-from elastic_items.scenarios import NotHere, scenario
+from harness import NotHere, check, running, wait_until
+from elastic_items.scenarios import scenario
 
 RESTARTS = ["--max-restarts", 3, "--kill-grace", "2s"]
 

@@ -121,6 +121,18 @@ def run(site):
         check(failure["errorMessage"] == f"what {user} wrote", f"its error file was not read: {failure}")
         check("written through /dev/stderr" in failure["lastLines"], f"its last lines are {failure['lastLines']}")
         check(ended["ranks"][0]["progress"]["step"] in (7, "7"), f"its report did not arrive: {ended['ranks'][0]}")
+    # Whoever may not enter the directory of a program does not find it: root looks for nobody.
+    home = state / "home"
+    home.mkdir()
+    (home / "rank").write_text("#!/bin/sh\nexit 0\n")
+    (home / "rank").chmod(0o755)
+    os.chown(home, USERS["nobody"], -1)
+    home.chmod(0o700)
+    for user, ends in (("nobody", "JOB_STATE_SUCCEEDED"), ("daemon", "JOB_STATE_FAILED")):
+        said = call("submit", *at, *tls(user), "-o", "json", "--working-dir", out, "--", home / "rank")
+        job = json.loads(said)["jobId"]
+        wait_until(lambda job=job, ends=ends: describe(job)["state"] == ends, 30, f"the job of {user} is {ends}")
+    check(describe(job)["failure"]["cause"] == "FAILURE_CAUSE_BAD_COMMAND", f"it was started: {describe(job)['failure']}")
     refused = submit("operator")
     wait_until(lambda: describe(refused)["state"] == "JOB_STATE_FAILED", 30, "root's job is refused")
     check("no rank runs as root" in json.dumps(describe(refused)), f"it says {describe(refused)['reason']}")

@@ -49,7 +49,7 @@ def calls(site, job, bad):
     yield ["signal", job, "NOTHING"], 2, "'NOTHING' is not a signal"
     yield ["signal", job, "USR1", "--ranks", 5], 2, "has no rank 5"
     yield ["signal", bad, "USR1"], 2, "is FAILED: only ranks that run take a signal"
-    yield ["ps", "-a", "--limit", 1], 0, "these are the newest 1: --limit N shows more"
+    yield ["ps", "-a", "--limit", 1], 0, "these are the first 1: --limit N shows more"
     yield ["ps", "--limit", 0], 2, "--limit 0: write a whole number from 1 up"
     yield ["run", "--time-limit", 0, "true"], 2, "--time-limit 0: write a time above 0"
     yield ["run", "--slots", 0, "true"], 2, "--slots 0: write a whole number from 1 to"

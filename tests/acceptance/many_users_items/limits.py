@@ -1,0 +1,135 @@
+"""Items 1 and 3: what a job may use of a host, and that it ends."""
+
+import json
+import os
+import time
+
+from harness import NotHere, alive, check, pid_of, running, wait_until
+from many_users_items.faults import fault
+from many_users_items.shared_cluster import SharedCluster
+
+MIB = 1 << 20
+# Touches so many bytes, and says how far it came.
+EATER = """#!/usr/bin/python3
+import sys
+held = []
+for step in range(int(sys.argv[1])):
+    held.append(bytearray(16 << 20))
+    print(16 * (step + 1), "MiB", flush=True)
+"""
+# A process of another session, without an environment, whose supervisor dies.
+ESCAPE = "setsid env -i sleep {seconds} & sleep 0.2; kill -9 $PPID; sleep 1000"
+# Its child is of a session of its own and ends by no signal that can be caught.
+STUBBORN = "trap '' TERM; while :; do sleep 1; done"
+
+
+def needs(cluster, name, limit):
+    """The host's limits, as `nodes` tells them."""
+    limits = cluster.node(name)["resources"].get("limits", [])
+    if limit not in limits:
+        raise NotHere(f"no cgroup here for {limit}")
+    return limits
+
+
+def cgroups_of(cluster):
+    """Directories of jobs' cgroups that are left."""
+    jobs = {job["jobId"] for job in json.loads(cluster.ask("ps", "-a", "-o", "json")).get("jobs", [])}
+    found = []
+    for top, directories, _ in os.walk("/sys/fs/cgroup"):
+        found += [os.path.join(top, name) for name in directories
+                  if name.startswith("meshrun-") and any(job in name for job in jobs)]
+    return found
+
+
+@fault("a job that uses more than its --memory")
+def too_much_memory(site):
+    cluster = SharedCluster(site)
+    for name in ("n1", "n2", "n3"):
+        cluster.add(name)
+    needs(cluster, "n1", "memory")
+    eater = site.script("eater", EATER)
+    jobs = {restarts: cluster.submit("ada", ["--memory", "500MiB", "--max-restarts", restarts], eater, 200) for restarts in (0, 3)}
+    most = 0
+    for restarts, job_id in jobs.items():
+        code, _, _, _ = cluster.run("ada", "wait", job_id)
+        job = cluster.job(job_id)
+        check(code == 1 and job.get("restarts", 0) == restarts, f"exit code {code} after {job.get('restarts')} restarts")
+        message = job["failure"]["message"]
+        check("killed for memory: the 500.0 MiB of the job on this host" in message, message)
+        check(not cluster.events(job_id, "NodeAvoided"), "the job goes from host to host")
+        most = max([most, *(int(line.split()[-2]) for line in cluster.run("ada", "logs", job_id)[1].splitlines() if line.endswith(" MiB"))])
+    check(400 < most <= 500, f"it had {most} MiB")
+    check(all(cluster.node(name)["state"] == "NODE_STATE_HEALTHY" for name in ("n1", "n2", "n3")), "a host is blamed")
+    # Without a limit of its own it may have all that the host offers, and the next job is not concerned.
+    cluster.succeeds([cluster.submit("ada", [], eater, 40)])
+    check(not cgroups_of(cluster), f"left are {cgroups_of(cluster)}")
+    return f"killed at {most} MiB of 500, with its sentence, and no host is blamed for it"
+
+
+def escape(site, *flags):
+    cluster = SharedCluster(site)
+    cluster.add("n1", *flags)
+    seconds = 100_000 + os.getpid() % 1000
+    began = time.monotonic()
+    first = cluster.submit("bob", ["--nproc-per-node", 4], "sh", "-c", ESCAPE.format(seconds=seconds))
+    # In the queue until all slots are free.
+    second = cluster.submit("ada", ["--nproc-per-node", 4], "sh", "-c", f"pgrep -x -f 'sleep {seconds}' && exit 1; exit 0")
+    cluster.run("bob", "wait", first)
+    cluster.succeeds([second])
+    took = time.monotonic() - began
+    check(not running(f"sleep {seconds}"), "the process is still there")
+    return f"{took:.1f} s until the next job had ended on its slots"
+
+
+@fault("a process that leaves its session and kills its supervisor")
+def escape_with_cgroups(site):
+    return escape(site)
+
+
+@fault("the same where there are no cgroups")
+def escape_without_cgroups(site):
+    return escape(site, "--limits", "none")
+
+
+@fault("--now, after a grace that has begun")
+def now_means_now(site):
+    cluster = SharedCluster(site)
+    cluster.add("n1")
+    job_id = cluster.submit("ada", ["--kill-grace", "50m"], "sh", "-c", STUBBORN)
+    cluster.wait_state(job_id, "RUNNING", 20)
+    time.sleep(0.3)
+    cluster.run("ada", "cancel", job_id)
+    began = time.monotonic()
+    cluster.run("ada", "cancel", "--now", job_id)
+    code, _, _, _ = cluster.run("ada", "wait", job_id)
+    took = time.monotonic() - began
+    check(took < 5, f"it took {took:.1f} s, and ended with {code}")
+    return f"{took:.2f} s"
+
+
+def held(site):
+    """Item 3: memory is in item 1; processes, cores and devices."""
+    figures = []
+    cluster = SharedCluster(site)
+    cluster.add("n1", "--pids-per-rank", 32, "--limits", "memory,cpu,cpu-quota,pids,devices")
+    limits = cluster.node("n1")["resources"].get("limits", [])
+    if "pids" in limits:
+        forks = cluster.submit("ada", [], "bash", "-c", "for i in $(seq 100); do sleep 100 & done; wait")
+        cluster.run("ada", "wait", forks)
+        message = cluster.job(forks)["failure"]["message"] if "failure" in cluster.job(forks) else cluster.job(forks)["state"]
+        check("a fork was refused: the 32 processes and threads" in message, message)
+        figures.append("a fork beyond 32 processes is refused, and said")
+    if "cpu-quota" in limits:
+        spin = site.script("spin", "#!/usr/bin/python3\nimport os, time\n"
+                           "for _ in range(3): os.fork()\n"
+                           "until = time.monotonic() + 2\n"
+                           "while time.monotonic() < until: pass\n"
+                           "time.sleep(0.2)\nos.write(1, b'cpu %f\\n' % sum(os.times()[:4]))\n")
+        job_id = cluster.submit("ada", ["--cpus-per-proc", 1], spin)
+        cluster.succeeds([job_id])
+        used = sum(float(line.split()[-1]) for line in cluster.run("ada", "logs", job_id)[1].splitlines() if "cpu " in line)
+        check(used < 2.6, f"eight processes with a quota of one core used {used:.1f} s in 2 s")
+        figures.append(f"eight spinning processes with a quota of one core used {used:.2f} s of it in 2 s")
+    check(not cgroups_of(cluster), f"left are {cgroups_of(cluster)}")
+    figures.append(f"this host's kernel holds {', '.join(limits) or 'nothing'}")
+    return figures, sorted({"memory", "cpu", "cpu-quota", "pids", "devices"} - set(limits))

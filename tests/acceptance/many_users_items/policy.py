@@ -1,0 +1,101 @@
+"""Items 1 and 4: what the operator's policy says, by the commands of docs/operations.md."""
+
+import json
+import os
+import re
+import signal
+import time
+
+from harness import ROOT, check, wait_until
+from many_users_items.faults import fault
+from many_users_items.shared_cluster import SharedCluster
+
+
+def cluster_with(site, policy, nodes=1):
+    path = site.directory / "policy.yaml"
+    path.write_text(policy)
+    cluster = SharedCluster(site, coordinator_flags=["--policy", path])
+    for i in range(nodes):
+        cluster.add(f"n{i + 1}", "--label", "gpu" if i == 0 and nodes > 1 else "plain")
+    return cluster, path
+
+
+def refused(cluster, user, flags, *command):
+    code, _, err, _ = cluster.run(user, "submit", "--working-dir", cluster.site.directory, *flags, "--", *command)
+    check(code != 0, f"submit {' '.join(map(str, flags))} was taken")
+    return err.strip()
+
+
+@fault("a time limit with a grace of a year")
+def endless_grace(site):
+    cluster, path = cluster_with(site, "limits: {kill_grace: 2s}\n")
+    said = refused(cluster, "ada", ["--time-limit", "1s", "--kill-grace", "8760h"], "true")
+    check("the most for a job of user ada" in said, said)
+    began = time.monotonic()
+    job_id = cluster.submit("ada", ["--time-limit", "1s", "--kill-grace", "2s"], "sh", "-c", "trap '' TERM; while :; do sleep 1; done")
+    code, _, _, _ = cluster.run("ada", "wait", job_id)
+    took = time.monotonic() - began
+    check(code == 124 and took < 10, f"exit code {code} after {took:.1f} s")
+    return f"refused; with the longest grace allowed it ends {took:.1f} s after its submit"
+
+
+@fault("whatever bob has queued, ada is next")
+def ada_is_next(site):
+    cluster, _ = cluster_with(site, "{}\n")
+    bobs = [cluster.submit("bob", ["--nproc-per-node", 4], "sleep", 0.3) for _ in range(30)]
+    adas = cluster.submit("ada", ["--nproc-per-node", 4], "true")
+    began = time.monotonic()
+    cluster.succeeds([adas])
+    took = time.monotonic() - began
+    ended = sum(cluster.job(job)["state"] == "JOB_STATE_SUCCEEDED" for job in bobs)
+    check(took < 3 and ended < 10, f"it took {took:.1f} s, and {ended} of bob's jobs went before it")
+    return f"{took:.1f} s behind 30 of bob's, {ended} of them had ended"
+
+
+def of_the_docs(site):
+    """The policy that docs/operations.md shows, and what it says of it."""
+    page = (ROOT / "docs/operations.md").read_text()
+    shown = next(block for block in re.findall(r"```yaml\n(.*?)```", page, re.S) if "partitions:" in block)
+    cluster, path = cluster_with(site, shown, nodes=2)
+    gpus = cluster.submit("ada", ["--partition", "gpu"], "true")
+    plain = cluster.submit("bob", [], "true")
+    cluster.succeeds([gpus, plain])
+    where = {job: cluster.job(job)["ranks"][0]["nodeName"] for job in (gpus, plain)}
+    check(where == {gpus: "n1", plain: "n2"}, f"they ran on {where}")
+    check(cluster.job(gpus)["spec"]["account"] == "physics", "ada's account is not physics")
+    check(cluster.job(plain)["spec"]["timeLimit"] == "86400s", f"the default is {cluster.job(plain)['spec'].get('timeLimit')}")
+    for user, flags, what in (("bob", ["--partition", "gpu"], "bob may not use 'gpu'"),
+                              ("ada", ["--partition", "gpu", "--time-limit", "13h"], "the most for a job of partition gpu"),
+                              ("ada", ["--account", "biology"], "there is no 'biology'"),
+                              ("ada", ["--nproc-per-node", 513], "513 is more than 512"),
+                              ("ada", ["--max-restarts", 21], "21 is more than 20")):
+        said = refused(cluster, user, flags, "true")
+        check(what in said, f"{flags}: {said}")
+    said = json.loads(cluster.run("ada", "limits", "-o", "json")[1])
+    check([scope["name"] for scope in said["scopes"]] == ["ada", "physics", "cpu", "gpu"], said)
+    table = cluster.run("ada", "limits")[1]
+    check("0 of 100" in table and "account physics" in table, table)
+
+    # Quotas, and a change of them while the coordinator runs.
+    path.write_text("limits: {running_jobs: 1, queued_jobs: 1}\n")
+    os.kill(cluster.coordinator.pid, signal.SIGHUP)
+    wait_until(lambda: cluster.events(kind="PolicyChanged"), 10, "an event says that the policy has changed")
+    sleeping = cluster.submit("bob", [], "sleep", 100)
+    waiting = cluster.submit("bob", [], "true")
+    cluster.wait_state(sleeping, "RUNNING", 20)
+    reason = cluster.job(waiting)["reason"]
+    check("user bob runs 1 jobs, and its limit is 1" in reason, reason)
+    said = refused(cluster, "bob", [], "true")
+    check("has 1 jobs in the queue, the most that it may" in said, said)
+    cluster.succeeds([cluster.submit("ada", [], "true")])
+    path.write_text("limits: {running_jobs: two}\n")
+    os.kill(cluster.coordinator.pid, signal.SIGHUP)
+    wait_until(lambda: cluster.events(kind="PolicyRefused"), 10, "an event says that the policy is wrong")
+    message = cluster.events(kind="PolicyRefused")[0]["message"]
+    check("policy.yaml:1:24: limits.running_jobs: write a whole number" in message, message)
+    path.write_text("limits: {running_jobs: 2}\n")
+    os.kill(cluster.coordinator.pid, signal.SIGHUP)
+    cluster.succeeds([waiting])
+    cluster.run("bob", "cancel", "--now", sleeping)
+    return ("the policy of docs/operations.md: partitions, accounts, defaults and 5 refusals; quotas hold up bob and nobody else; "
+            "three reloads, one refused")

@@ -1,0 +1,46 @@
+"""A cluster of several users: an operator, ada and bob, and hosts that can be ill in ways of their own."""
+
+import json
+import os
+
+from clusters import SecureCluster
+from harness import NotHere, Short, check, meshrun
+
+
+class SharedCluster(SecureCluster):
+    """The operator is who `ask` asks as."""
+
+    def __init__(self, site, coordinator_within=(), coordinator_flags=()):
+        self.coordinator_within = coordinator_within
+        super().__init__(site, 0, coordinator_flags=coordinator_flags)
+        for user in ("ada", "bob"):
+            self.issue(user, "--role", "submit", "--user", user)
+
+    def add(self, name, *flags, before="", state=None):
+        """before: commands of a shell that run before the daemon, in a mount namespace of its own."""
+        if before and os.geteuid() != 0:
+            raise NotHere("only root makes a mount namespace")
+        within = ["unshare", "--mount", "sh", "-ec", f'{before}\nexec "$@"', "sh"] if before else []
+        self.issue(name, "--role", "worker", "--node", name)
+        return super().add(name, flags, state=state, within=within)
+
+    def run(self, user, *words, timeout=60):
+        """(exit code, stdout, stderr, seconds) of a command of this user's."""
+        return self.site.run([meshrun(), *words], timeout=timeout, env=self.env_of(user))
+
+    def submit(self, user, flags, *command):
+        code, out, err, _ = self.run(user, "submit", "-o", "json", "--working-dir", self.site.directory, *flags, "--", *command)
+        check(code == 0, f"{user}'s submit exited {code}: {err.strip()[-300:]}")
+        return json.loads(out)["jobId"]
+
+    def node(self, name):
+        return self.node_states().get(name, {})
+
+    def succeeds(self, jobs, seconds=60):
+        """Waits for all of them; checks that each succeeded, and without a restart."""
+        for job_id in jobs:
+            code, _, err, _ = self.run("client", "wait", job_id, timeout=seconds)
+            if code != 0:
+                raise Short(f"{job_id} ended with {code}: {self.job(job_id).get('reason')} {err.strip()[-200:]}")
+            restarts = self.job(job_id).get("restarts", 0)
+            check(restarts == 0, f"{job_id}: {restarts} restarts")
