@@ -106,6 +106,9 @@ class Client {
   absl::StatusOr<v1::Node> RemoveNode(const std::string& node, bool gone = false);
   // What the policy allows this user, and what his jobs have; empty: the caller.
   absl::StatusOr<v1::DescribeLimitsResponse> DescribeLimits(const std::string& user = "");
+  // All pages, oldest first; `next` of the answer is 0.
+  absl::StatusOr<v1::ListUsageResponse> ListUsage(v1::ListUsageRequest request);
+  absl::StatusOr<v1::ListAuditResponse> ListAudit(v1::ListAuditRequest request);
   // All that the coordinator keeps, oldest first; `limit` of the request is the size of a page.
   absl::StatusOr<std::vector<v1::ClusterEvent>> ListEvents(v1::ListEventsRequest request);
   absl::StatusOr<v1::DescribeClusterResponse> DescribeCluster(uint32_t max_events = 0);

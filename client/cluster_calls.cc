@@ -3,6 +3,39 @@
 #include "core/status.h"
 
 namespace meshrun::client {
+namespace {
+
+// Calls `page` until it has no more; each one's records come after those before it.
+template <typename Response, typename Request, typename Page>
+absl::StatusOr<Response> AllRecords(Request request, const Page& page) {
+  Response all;
+  do {
+    Response response;
+    MESHRUN_RETURN_IF_ERROR(page(request, &response));
+    for (auto& record : *response.mutable_records()) *all.add_records() = std::move(record);
+    request.set_after(response.next());
+    response.clear_records();
+    all.MergeFrom(response);
+  } while (request.after() != 0);
+  all.clear_next();
+  return all;
+}
+
+}  // namespace
+
+absl::StatusOr<v1::ListUsageResponse> Client::ListUsage(v1::ListUsageRequest request) {
+  return AllRecords<v1::ListUsageResponse>(
+      std::move(request), [this](const v1::ListUsageRequest& page, v1::ListUsageResponse* out) {
+        return impl_->Call(impl_->cluster, &v1::ClusterService::Stub::ListUsage, page, out);
+      });
+}
+
+absl::StatusOr<v1::ListAuditResponse> Client::ListAudit(v1::ListAuditRequest request) {
+  return AllRecords<v1::ListAuditResponse>(
+      std::move(request), [this](const v1::ListAuditRequest& page, v1::ListAuditResponse* out) {
+        return impl_->Call(impl_->cluster, &v1::ClusterService::Stub::ListAudit, page, out);
+      });
+}
 
 absl::StatusOr<std::vector<v1::Node>> Client::ListNodes() {
   v1::ListNodesResponse response;

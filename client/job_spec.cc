@@ -4,11 +4,13 @@
 
 #include <algorithm>
 #include <charconv>
+#include <set>
 #include <vector>
 
 #include "core/job_spec.h"
 #include "core/mesh_messages.h"
 #include "core/status.h"
+#include "core/text.h"
 
 namespace meshrun::client {
 namespace {
@@ -54,6 +56,40 @@ absl::StatusOr<v1::ProcsPerNode> ParseProcsPerNode(std::string_view text, bool h
         text));
   }
   return procs;
+}
+
+absl::Status SetArray(std::string_view text, v1::JobSpec* spec) {
+  const absl::Status wrong = absl::InvalidArgumentError(
+      fmt::format("'{}' is not an array: write for example 0-99, 1,5,9 or 0-99:10, and with %4 how "
+                  "many run at a time: 0-99%4",
+                  text));
+  v1::JobArray array;
+  const size_t percent = text.find('%');
+  uint32_t at_once = 0;
+  if (percent != std::string_view::npos && !ParseCount(text.substr(percent + 1), &at_once))
+    return wrong;
+  array.set_at_once(at_once);
+  std::set<int> indices;
+  std::string_view left = text.substr(0, percent);
+  while (true) {
+    const size_t comma = std::min(left.find(','), left.size());
+    const std::string_view part = left.substr(0, comma);
+    const size_t colon = std::min(part.find(':'), part.size());
+    uint32_t step = 1;
+    if (colon < part.size() && !ParseCount(part.substr(colon + 1), &step)) return wrong;
+    const auto range = ParseRanks(part.substr(0, colon));
+    if (!range.ok()) return wrong;
+    for (size_t i = 0; i < range->size(); i += step) indices.insert((*range)[i]);
+    if (comma == left.size()) break;
+    left.remove_prefix(comma + 1);
+  }
+  if (indices.size() > static_cast<size_t>(kMostOfAnArray)) {
+    return absl::InvalidArgumentError(fmt::format("'{}' has {} jobs, and an array has {} at most",
+                                                  text, indices.size(), kMostOfAnArray));
+  }
+  for (const int index : indices) array.add_indices(static_cast<uint32_t>(index));
+  *spec->mutable_array() = std::move(array);
+  return absl::OkStatus();
 }
 
 absl::Status SetMesh(std::string_view text, v1::JobSpec* spec) {

@@ -21,6 +21,8 @@ struct NodeRange {
 absl::StatusOr<NodeRange> ParseNodeRange(std::string_view text);
 // "4", "gpu", "cpu"; "auto" (torchrun's) is "gpu" where `has_gpu`, else "cpu".
 absl::StatusOr<v1::ProcsPerNode> ParseProcsPerNode(std::string_view text, bool has_gpu);
+// "0-99", "1,5,9", "0-99:10" (each tenth), each with "%10" (so many at a time), into spec->array.
+absl::Status SetArray(std::string_view text, v1::JobSpec* spec);
 // "dp=-1,spatial=2" into spec->mesh.
 absl::Status SetMesh(std::string_view text, v1::JobSpec* spec);
 

@@ -28,6 +28,7 @@
 
 namespace {
 
+using meshrun::coordinator::AuditFile;
 using meshrun::coordinator::Server;
 using meshrun::coordinator::SqliteStateStore;
 
@@ -69,6 +70,9 @@ struct Flags {
   // Empty: none.
   std::string policy;
   uint32_t keep_jobs = 1000;
+  uint32_t keep_usage = 100'000;
+  uint32_t keep_audit = 100'000;
+  std::string audit_file;
   std::string keep_jobs_for;
   std::string keep_jobs_at_least = "10m";
   std::string keep_lost_nodes = "24h";
@@ -112,6 +116,8 @@ void WriteReady(int fd, const Server& server) {
 absl::StatusOr<meshrun::v1::Retention> RetentionOf(const Flags& flags) {
   meshrun::v1::Retention retention;
   retention.set_ended_jobs(flags.keep_jobs);
+  retention.set_usage_records(flags.keep_usage);
+  retention.set_audit_records(flags.keep_audit);
   if (!flags.keep_jobs_for.empty()) {
     const auto age = meshrun::ParseDuration(flags.keep_jobs_for);
     if (!age.ok()) return meshrun::Annotate(age.status(), "--keep-jobs-for");
@@ -176,6 +182,16 @@ int Serve(const Flags& flags, std::chrono::milliseconds lease, std::chrono::mill
   options.health = flags.health;
   options.connections.per_address = flags.connections_per_address;
   options.record_path = flags.record_events;
+  if (!flags.audit_file.empty()) {
+    auto file = AuditFile::Open(flags.audit_file, [](const std::string& text) {
+      meshrun::log::Error("the file of the audit cannot be written: its lines wait",
+                          {{"error", text}});
+    });
+    if (!file.ok()) {
+      return Fail(meshrun::Annotate(file.status(), "--audit-file"), ExitCodeOf(file.status()));
+    }
+    options.audit_file = *std::move(file);
+  }
   if (!flags.ephemeral) {
     auto store = SqliteStateStore::Open(flags.state_dir);
     if (!store.ok()) return Fail(store.status(), ExitCodeOf(store.status()));
@@ -195,8 +211,10 @@ int Serve(const Flags& flags, std::chrono::milliseconds lease, std::chrono::mill
   int signal = meshrun::os::WaitForTerminationSignal();
   // `systemctl reload` sends it, whether or not there is a policy.
   const bool of_systemd = std::getenv("INVOCATION_ID") != nullptr;
-  while (signal == SIGHUP && (!flags.policy.empty() || of_systemd)) {
+  const bool reads_again = !flags.policy.empty() || !flags.audit_file.empty();
+  while (signal == SIGHUP && (reads_again || of_systemd)) {
     if (!flags.policy.empty()) ReloadPolicy(flags.policy, **server);
+    (*server)->ReopenAuditFile();
     signal = meshrun::os::WaitForTerminationSignal();
   }
   meshrun::log::Info("stopping", {{"signal", meshrun::SignalName(signal)}});
@@ -274,6 +292,17 @@ int main(int argc, char** argv) {
                  "kept")
       ->check(CLI::Range(16u, 1'000'000u))
       ->capture_default_str();
+  app.add_option("--keep-usage", flags.keep_usage,
+                 "Ended jobs whose use `meshrun usage` shows; those that ended first go first")
+      ->check(CLI::Range(1u, 10'000'000u))
+      ->capture_default_str();
+  app.add_option("--keep-audit", flags.keep_audit,
+                 "Changes and refusals that `meshrun audit` shows; the oldest go first")
+      ->check(CLI::Range(1u, 10'000'000u))
+      ->capture_default_str();
+  app.add_option("--audit-file", flags.audit_file,
+                 "Append each change and refusal to this file, a JSON object a line; SIGHUP opens "
+                 "it again");
   app.add_option("--policy", flags.policy,
                  "File of limits, weights, accounts and partitions of users (docs/operations.md, "
                  "\"Who may have how much\"); SIGHUP reads it again");

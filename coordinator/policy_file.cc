@@ -293,12 +293,19 @@ absl::StatusOr<v1::Policy> ParsePolicy(std::string_view name, const std::string&
     const auto partitions = [&policy](const std::string& partition, const FileValue& value) {
       return ReadPartition(partition, value, &policy);
     };
+    const auto private_jobs = [&policy](const FileValue& value) -> absl::Status {
+      bool on = false;
+      if (!YAML::convert<bool>::decode(value.node, on)) return value.Wrong("write true or false");
+      policy.set_private_jobs(on);
+      return absl::OkStatus();
+    };
     MESHRUN_RETURN_IF_ERROR(ReadMap(
         {name, "", root},
         {Limits(policy.mutable_limits()),
          {"users", [&](const FileValue& value) { return ReadNamed(value, users); }},
          {"accounts", [&](const FileValue& value) { return ReadNamed(value, accounts); }},
-         {"partitions", [&](const FileValue& value) { return ReadNamed(value, partitions); }}}));
+         {"partitions", [&](const FileValue& value) { return ReadNamed(value, partitions); }},
+         {"private_jobs", private_jobs}}));
   } catch (const YAML::Exception& error) {
     return WrongIn(name, error.mark, error.msg);
   }

@@ -18,6 +18,8 @@
 //     gpu: {nodes: [gpu], accounts: [physics], limits: {time_limit: 12h}}
 //     cpu: {nodes: ["!gpu"], default: true}
 //
+//   private_jobs: true                   # what jobs print is for their users and for operators
+//
 // Everything may be left out. `time_limit: 12h` means {max: 12h}.
 #pragma once
 

@@ -11,6 +11,7 @@
 #include "coordinator/services/cluster_service.h"
 #include "coordinator/services/job_service.h"
 #include "coordinator/services/log_relay.h"
+#include "coordinator/services/refused_calls.h"
 #include "coordinator/services/session_service.h"
 #include "coordinator/services/store_service.h"
 #include "coordinator/state_store/batched_state_store.h"
@@ -18,6 +19,7 @@
 #include "core/certificates/expiry_watch.h"
 #include "core/certificates/standing.h"
 #include "core/log.h"
+#include "core/os/user.h"
 #include "core/rpc/caller.h"
 #include "core/rpc/channel.h"
 #include "core/rpc/default_address.h"
@@ -58,6 +60,7 @@ class RunningServer : public Server {
                .policy = options_.policy,
                .sender_limits = SenderLimits(options_),
                .record_path = options_.record_path,
+               .audit_file = options_.audit_file.get(),
                .has_cluster_id = has_state_,
                .on_turn = [this] { health_.Turned(); }}) {}
   ~RunningServer() override { Stop(); }
@@ -70,12 +73,17 @@ class RunningServer : public Server {
     }
     MESHRUN_ASSIGN_OR_RETURN(
         auto credentials,
-        rpc::ServerCredentials("meshrun-coordinator", options_.listen, options_.security,
-                               std::move(stands),
-                               [gate = gate_](const rpc::Identity& caller, std::string_view method,
-                                              const absl::Status& allowed) {
-                                 return Admit(*gate, caller, method, allowed);
-                               }));
+        rpc::ServerCredentials(
+            "meshrun-coordinator", options_.listen, options_.security, std::move(stands),
+            [gate = gate_, refused = refused_, standing = standing_](
+                const rpc::Identity& caller, std::string_view pem, std::string_view method,
+                const absl::Status& allowed) {
+              if (!allowed.ok()) {
+                const std::string serial = standing == nullptr ? "" : standing->SerialOf(pem);
+                refused->OnRefused(caller.name, serial, method, allowed);
+              }
+              return Admit(*gate, caller, method, allowed);
+            }));
     // gRPC would replace a socket at which another process listens.
     if (unix_path) {
       MESHRUN_ASSIGN_OR_RETURN(claim_, rpc::SocketClaim::Take(*unix_path));
@@ -129,7 +137,15 @@ class RunningServer : public Server {
   int port() const override { return port_; }
   uint64_t term() const override { return loop_.term(); }
 
-  void SetPolicy(v1::Policy policy) override { loop_.SetPolicy(std::move(policy)); }
+  void SetPolicy(v1::Policy policy) override {
+    v1::Caller by;
+    by.set_user(os::UserName());
+    by.set_peer("signal:SIGHUP");
+    loop_.SetPolicy(std::move(policy), std::move(by));
+  }
+  void ReopenAuditFile() override {
+    if (options_.audit_file != nullptr) options_.audit_file->Reopen();
+  }
   void Note(const std::string& kind, const std::string& message) override {
     v1::StateEvent event;
     event.mutable_notice()->set_kind(kind);
@@ -138,6 +154,7 @@ class RunningServer : public Server {
   }
 
   void Stop() override {
+    refused_->Stop();
     loop_.Stop();
     relay_.Stop();
     health_.Stop();
@@ -198,6 +215,8 @@ class RunningServer : public Server {
       CallGate::Limits(), *options_.clock, [acceptor = acceptor_](const std::string& name) {
         if (acceptor != nullptr) acceptor->CloseBusiest(name);
       });
+  const std::shared_ptr<RefusedCalls> refused_ =
+      std::make_shared<RefusedCalls>(*options_.clock, loop_);
   const Shell shell_ = MakeShell();
   LogRelay relay_{shell_};
   SessionService sessions_{shell_, relay_};

@@ -10,6 +10,7 @@
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "coordinator/event_loop/audit_file.h"
 #include "coordinator/state_store/state_store.h"
 #include "core/clock.h"
 #include "core/rpc/acceptor.h"
@@ -32,6 +33,8 @@ class Server {
     v1::Quarantine quarantine = {};
     v1::Policy policy = {};
     std::string record_path;
+    // Null: the audit has no file.
+    std::unique_ptr<AuditFile> audit_file;
     const Clock* clock = &Clock::Real();
     rpc::LoopHealth::Options health;
     // On a TCP address.
@@ -50,6 +53,7 @@ class Server {
   virtual uint64_t term() const = 0;
   // In place of Options::policy from now on.
   virtual void SetPolicy(v1::Policy policy) = 0;
+  virtual void ReopenAuditFile() = 0;
   // Something that people should know, as an event.
   virtual void Note(const std::string& kind, const std::string& message) = 0;
   // Ends calls and sessions with UNAVAILABLE; returns when all have ended. Idempotent.

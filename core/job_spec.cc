@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <set>
 #include <utility>
 #include <vector>
 
@@ -183,6 +184,25 @@ bool IsSetForRanks(std::string_view variable) {
   return std::find(std::begin(kNames), std::end(kNames), variable) != std::end(kNames);
 }
 
+namespace {
+
+absl::Status CheckArray(const v1::JobSpec& spec) {
+  if (!spec.has_array()) return absl::OkStatus();
+  const auto& indices = spec.array().indices();
+  if (indices.empty() || indices.size() > kMostOfAnArray) {
+    return absl::InvalidArgumentError(fmt::format("array: it has {} jobs: write 1 to {} indices",
+                                                  indices.size(), kMostOfAnArray));
+  }
+  std::set<uint32_t> seen;
+  for (const uint32_t index : indices) {
+    if (!seen.insert(index).second)
+      return absl::InvalidArgumentError(fmt::format("array: index {} is there twice", index));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
 absl::Status NormalizeJobSpec(v1::JobSpec& spec) {
   if (spec.name().empty()) {
     spec.set_name(JobNameFromCommand(!spec.shipped_job().empty() ? spec.shipped_job()
@@ -225,6 +245,7 @@ absl::Status NormalizeJobSpec(v1::JobSpec& spec) {
       return absl::InvalidArgumentError("exclude_nodes: a name is empty: write names of nodes");
     }
   }
+  MESHRUN_RETURN_IF_ERROR(CheckArray(spec));
   MESHRUN_RETURN_IF_ERROR(CheckBytes(spec));
   return CheckMeshAgainstNodes(spec);
 }

@@ -16,6 +16,8 @@ namespace meshrun {
 // From SIGTERM to SIGKILL, where the job does not say.
 inline constexpr std::chrono::seconds kDefaultKillGrace{5};
 inline constexpr size_t kLongestJobName = 40;
+// Jobs of one array.
+inline constexpr int kMostOfAnArray = 1000;
 
 // "./Train_UNet.py" -> "train-unet"; "job" where nothing is left. Always a name that CheckJobName
 // accepts.

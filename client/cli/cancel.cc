@@ -22,26 +22,35 @@ struct CancelFlags {
   bool wait = false;
 };
 
-// Adds the job as it is afterwards to `done`.
-int CancelOne(Client& client, const std::string& name, const CancelFlags& flags,
-              v1::ListJobsResponse* done) {
-  const auto found = FindJob(client, name);
+// Adds the jobs as they are afterwards to `done`: one, or all of an array.
+int CancelNamed(Client& client, const std::string& name, const CancelFlags& flags,
+                v1::ListJobsResponse* done) {
+  const auto found = FindJobs(client, name);
   if (!found.ok()) return Fail(found.status());
-  const std::string id = found->job().job_id();
-  if (HasEnded(found->job().state())) {
-    Say(fmt::format("{} had ended before: {}", id, StateName(found->job().state())));
-    *done->add_jobs() = found->job();
-    return kExitOk;
+  const bool is_array = found->front().array_id() == name;
+  const auto cancelled =
+      client.Cancel(is_array ? name : found->front().job_id(), flags.now, flags.reason);
+  if (!cancelled.ok()) return Fail(cancelled.status());
+  const auto after = is_array ? FindJobs(client, name) : std::vector<v1::Job>{*cancelled};
+  if (!after.ok()) return Fail(after.status());
+  for (size_t i = 0; i < after->size(); ++i) {
+    v1::Job job = (*after)[i];
+    if (i < found->size() && HasEnded((*found)[i].state())) {
+      Say(fmt::format("{} had ended before: {}", job.job_id(), StateName(job.state())));
+      *done->add_jobs() = std::move(job);
+      continue;
+    }
+    if (flags.wait && !HasEnded(job.state())) {
+      const absl::Status status =
+          client.Watch(job.job_id(), [&](const v1::Job& now) { job = now; });
+      if (!status.ok()) return Fail(status);
+    }
+    if (flags.output != "json") {
+      fmt::print("{}  {}\n", job.job_id(),
+                 HasEnded(job.state()) ? StateName(job.state()) : "stopping");
+    }
+    *done->add_jobs() = std::move(job);
   }
-  auto job = client.Cancel(id, flags.now, flags.reason);
-  if (!job.ok()) return Fail(job.status());
-  if (flags.wait) {
-    const absl::Status status = client.Watch(id, [&](const v1::Job& now) { *job = now; });
-    if (!status.ok()) return Fail(status);
-  }
-  *done->add_jobs() = *job;
-  if (flags.output != "json")
-    fmt::print("{}  {}\n", id, HasEnded(job->state()) ? StateName(job->state()) : "stopping");
   return kExitOk;
 }
 
@@ -51,7 +60,7 @@ int Run(const CancelFlags& flags) {
   int worst = kExitOk;
   v1::ListJobsResponse done;
   for (const std::string& name : flags.jobs)
-    worst = std::max(worst, CancelOne(**client, name, flags, &done));
+    worst = std::max(worst, CancelNamed(**client, name, flags, &done));
   if (flags.output == "json") fmt::print("{}", ToJson(done));
   return worst;
 }
@@ -66,6 +75,7 @@ void AddCancel(FlagSet& root, Commands* commands) {
                    "Their ranks get SIGTERM, and SIGKILL after the job's --kill-grace.");
   flags.Examples(
       "  meshrun cancel geoid-k3x9w2\n"
+      "  meshrun cancel sweep-a1b2c3           all jobs of an array; sweep-a1b2c3_7 is one\n"
       "  meshrun cancel --now geoid-k3x9w2     SIGKILL at once\n"
       "  meshrun ps -q | xargs meshrun cancel  everything that is active");
   flags.ListUnder("Run jobs");

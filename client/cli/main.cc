@@ -155,6 +155,8 @@ int Main(int argc, char** argv) {
   AddEvents(flags, &commands);
   AddLogs(flags, &commands);
   AddLimits(flags, &commands);
+  AddUsage(flags, &commands);
+  AddAudit(flags, &commands);
   AddNodes(flags, &commands);
   AddNode(flags, &commands);
   AddDev(flags, &commands);

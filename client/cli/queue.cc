@@ -19,14 +19,17 @@ struct UpdateFlags {
   std::vector<std::string> jobs;
 };
 
-int UpdateOne(Client& client, v1::UpdateJobRequest request, const std::string& name,
-              v1::ListJobsResponse* done) {
-  const auto found = FindJob(client, name);
+int UpdateNamed(Client& client, v1::UpdateJobRequest request, const std::string& name,
+                v1::ListJobsResponse* done) {
+  const auto found = FindJobs(client, name);
   if (!found.ok()) return Fail(found.status());
-  request.set_job_id(found->job().job_id());
+  const bool is_array = found->front().array_id() == name;
+  request.set_job_id(is_array ? name : found->front().job_id());
   const auto job = client.Update(request);
   if (!job.ok()) return Fail(job.status());
-  *done->add_jobs() = *job;
+  const auto after = is_array ? FindJobs(client, name) : std::vector<v1::Job>{*job};
+  if (!after.ok()) return Fail(after.status());
+  for (const v1::Job& changed : *after) *done->add_jobs() = changed;
   return kExitOk;
 }
 
@@ -36,7 +39,7 @@ int Update(const UpdateFlags& flags, const v1::UpdateJobRequest& request) {
   int worst = kExitOk;
   v1::ListJobsResponse done;
   for (const std::string& name : flags.jobs)
-    worst = std::max(worst, UpdateOne(**client, request, name, &done));
+    worst = std::max(worst, UpdateNamed(**client, request, name, &done));
   if (flags.output == "json") {
     fmt::print("{}", ToJson(done));
     return worst;

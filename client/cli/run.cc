@@ -150,6 +150,10 @@ int Run(const RunFlags& flags) {
       !status.ok()) {
     return Fail(status);
   }
+  if (spec.has_array()) {
+    return Fail(absl::InvalidArgumentError(
+        "--array: 'meshrun run' runs one job: use 'meshrun submit' on a cluster"));
+  }
   std::vector<std::string> ignored = flags.ignored;
   const bool across_hosts = IsAcrossHosts(flags, spec);
   if (!across_hosts && spec.min_nodes() > 1) {

@@ -2,8 +2,10 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <set>
 
+#include "core/job_spec.h"
 #include "core/suggest.h"
 
 namespace meshrun::client {
@@ -30,6 +32,19 @@ absl::StatusOr<v1::Job> Submit(Client& client, const v1::JobSpec& spec, bool mus
       nearest.empty() ? "" : fmt::format("did you mean '{}'? ", nearest), fmt::join(names, ", ")));
 }
 
+absl::StatusOr<std::vector<v1::Job>> FindJobs(Client& client, const std::string& id) {
+  auto one = FindJob(client, id);
+  if (one.ok()) return std::vector<v1::Job>{std::move(*one->mutable_job())};
+  if (!absl::IsNotFound(one.status())) return one.status();
+  v1::ListJobsRequest request;
+  request.set_array_id(id);
+  auto jobs = client.List(request, kMostOfAnArray);
+  if (!jobs.ok() || jobs->empty()) return one.status();
+  std::sort(jobs->begin(), jobs->end(),
+            [](const v1::Job& a, const v1::Job& b) { return a.array_index() < b.array_index(); });
+  return jobs;
+}
+
 absl::StatusOr<v1::GetJobResponse> FindJob(Client& client, const std::string& id) {
   auto found = client.Get(id);
   if (found.ok() || !absl::IsNotFound(found.status())) return found;
@@ -40,6 +55,8 @@ absl::StatusOr<v1::GetJobResponse> FindJob(Client& client, const std::string& id
   for (const v1::Job& job : *jobs) {
     ids.push_back(job.job_id());
     if (job.job_id().starts_with(id)) matches.push_back(job.job_id());
+    // The coordinator's answer tells what to write.
+    if (job.array_id() == id) return found;
   }
   if (matches.size() > 1) {
     return absl::NotFoundError(fmt::format("'{}' begins the ids of {} jobs: {}; write more of it",

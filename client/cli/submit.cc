@@ -43,6 +43,11 @@ int Run(const SubmitFlags& flags) {
       !status.ok()) {
     return Fail(flags.file.empty() ? status : Annotate(status, flags.file));
   }
+  if (flags.follow && spec.has_array()) {
+    return Fail(absl::InvalidArgumentError(
+        "--follow shows one job, and --array makes several: leave one of the two out, and write "
+        "'meshrun wait ID' to wait for all of them"));
+  }
   for (const std::string& name : flags.ignored) Say(fmt::format("{} has no effect here", name));
   const auto client = ConnectTo(flags.coordinator);
   if (!client.ok()) return Fail(client.status());
@@ -59,9 +64,10 @@ int Run(const SubmitFlags& flags) {
   }
   // A reader that has gone must not end this process before the id is told.
   std::signal(SIGPIPE, SIG_IGN);
-  // Without JSON the id alone, for $(meshrun submit ...).
-  Print(json ? ToJson(*job) : job->job_id() + "\n");
-  if (FlushOutput() != 0) Say(fmt::format("submitted {}", job->job_id()));
+  // Without JSON the id alone, for $(meshrun submit ...): of an array, that of all its jobs.
+  const std::string id = job->array_id().empty() ? job->job_id() : job->array_id();
+  Print(json ? ToJson(*job) : id + "\n");
+  if (FlushOutput() != 0) Say(fmt::format("submitted {}", id));
   if (json) return kExitOk;
   if (!too_big.empty()) {
     Say(
@@ -90,6 +96,7 @@ void AddSubmit(FlagSet& root, Commands* commands) {
       "  meshrun submit --follow --nodes 2 --job geoid -- --steps 3000\n"
       "  meshrun submit -f job.yaml --priority 5\n"
       "  id=$(meshrun submit -- ./train) && meshrun wait $id\n"
+      "  meshrun submit --array 0-99%10 -- ./sweep   a hundred jobs, ten at a time\n"
       "\n"
       "job.yaml:\n"
       "  name: train\n"

@@ -66,9 +66,9 @@ int Run(const WaitFlags& flags) {
   // Every name is looked up before the first wait: a wrong one is told at once.
   std::vector<v1::Job> jobs;
   for (const std::string& name : flags.jobs) {
-    auto found = FindJob(**client, name);
+    auto found = FindJobs(**client, name);
     if (!found.ok()) return Fail(found.status());
-    jobs.push_back(std::move(*found->mutable_job()));
+    for (v1::Job& job : *found) jobs.push_back(std::move(job));
   }
   int worst = kExitOk;
   for (v1::Job& job : jobs) {

@@ -72,6 +72,11 @@ std::string Describe(const Incident& incident, const v1::Job& job, bool last, na
   return out;
 }
 
+// Who asked for it.
+std::string By(const v1::ClusterEvent& event) {
+  return event.actor().empty() ? "" : fmt::format(" (by {})", event.actor());
+}
+
 }  // namespace
 
 std::string EventTable(const std::vector<v1::ClusterEvent>& events, nanoseconds now, int width) {
@@ -79,7 +84,7 @@ std::string EventTable(const std::vector<v1::ClusterEvent>& events, nanoseconds 
   for (const v1::ClusterEvent& event : events) {
     table.Add({fmt::format("{}", event.sequence()), Ago(now, FromProto(event.at())), event.kind(),
                event.job_id(), event.cause() == 0 ? "" : fmt::format("{}", event.cause()),
-               OneLine(event.message(), kEventWidth)});
+               OneLine(event.message() + By(event), kEventWidth)});
   }
   return table.Render(0, width);
 }

@@ -30,6 +30,8 @@ std::string Name(const v1::LimitScope& scope) {
       return "account " + scope.name();
     case v1::LimitScope::KIND_PARTITION:
       return "partition " + scope.name();
+    case v1::LimitScope::KIND_ARRAY:
+      return "array " + scope.name();
     default:
       return scope.name().empty() ? "you" : "user " + scope.name();
   }

@@ -202,11 +202,34 @@ std::string StateName(v1::RankState state) {
   return LastWord(v1::RankState_Name(state), "RANK_STATE_");
 }
 
+namespace {
+
+// Indices of the jobs from `first` on that are of one array and wait alike; none: it is of none.
+std::vector<int> WaitingOfArray(const std::vector<v1::Job>& jobs, size_t first) {
+  const v1::Job& job = jobs[first];
+  std::vector<int> indices;
+  if (job.array_id().empty() || job.state() != v1::JOB_STATE_QUEUED) return indices;
+  for (size_t i = first; i < jobs.size() && jobs[i].array_id() == job.array_id() &&
+                         jobs[i].state() == job.state() && jobs[i].reason() == job.reason();
+       ++i) {
+    indices.push_back(static_cast<int>(jobs[i].array_index()));
+  }
+  std::sort(indices.begin(), indices.end());
+  return indices;
+}
+
+}  // namespace
+
 std::string JobTable(const std::vector<v1::Job>& jobs, nanoseconds now, int width) {
   Table table({"JOB", "~USER", "STATE", "~>PRIORITY", "~>RANKS", "~>RESTARTS", "~SUBMITTED",
                "RUNTIME", "PROGRESS", "REASON"});
-  for (const v1::Job& job : jobs) {
-    table.Add({job.job_id(), job.submitter(), StateName(job.state()),
+  for (size_t i = 0; i < jobs.size(); ++i) {
+    const v1::Job& job = jobs[i];
+    const std::vector<int> waiting = WaitingOfArray(jobs, i);
+    std::string id = job.job_id();
+    if (waiting.size() > 1) id = fmt::format("{}_[{}]", job.array_id(), FormatRanks(waiting));
+    i += waiting.empty() ? 0 : waiting.size() - 1;
+    table.Add({std::move(id), job.submitter(), StateName(job.state()),
                job.spec().priority() == 0 ? "" : fmt::format("{}", job.spec().priority()),
                job.world_size() == 0 ? "-" : fmt::format("{}", job.world_size()),
                job.restarts() == 0 ? "" : fmt::format("{}", job.restarts()),

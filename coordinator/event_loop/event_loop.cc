@@ -326,6 +326,7 @@ void EventLoop::BeginCommit(Work work, std::vector<v1::StateRow> rows) {
   commits_.Begin([this, rows = std::move(rows), record = std::exchange(unrecorded_, {}),
                   outcome = outcome_.get()] {
     outcome->status = options_.store.Commit(term_, rows);
+    if (outcome->status.ok() && options_.audit_file != nullptr) options_.audit_file->Write(rows);
     if (outcome->status.ok() && !record.empty())
       record_.write(record.data(), record.size()).flush();
   });
@@ -380,8 +381,9 @@ void EventLoop::Release() {
   uncommitted_.clear();
 }
 
-void EventLoop::SetPolicy(v1::Policy policy) {
+void EventLoop::SetPolicy(v1::Policy policy, v1::Caller by) {
   v1::StateEvent event;
+  *event.mutable_caller() = std::move(by);
   *event.mutable_set_policy() = policy;
   {
     // Where the coordinator is read-only, the state that is restored after it has this one.
@@ -404,6 +406,7 @@ v1::StateEvent EventLoop::RestoreEvent(std::vector<v1::StateRow> rows) const {
     MutexLock lock(policy_mu_);
     *restore.mutable_policy() = policy_;
   }
+  if (options_.audit_file != nullptr) options_.audit_file->Write(rows);
   // Moved: the rows can be most of what there is memory for.
   restore.mutable_rows()->Reserve(static_cast<int>(rows.size()));
   for (v1::StateRow& row : rows) *restore.add_rows() = std::move(row);

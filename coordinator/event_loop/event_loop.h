@@ -36,6 +36,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "coordinator/event_loop/audit_file.h"
 #include "coordinator/event_loop/recipients.h"
 #include "coordinator/event_loop/senders.h"
 #include "coordinator/event_loop/store_thread.h"
@@ -68,6 +69,8 @@ class EventLoop {
     size_t batch_limit = 4096;
     // File that each event is written to, after its length, when its batch is durable; empty: none.
     std::string record_path;
+    // Null: the audit has no file.
+    AuditFile* audit_file = nullptr;
     // Whether the store has a cluster id, made when it is first used; else there is none.
     bool has_cluster_id = false;
     // Called on the loop's thread at each turn, at least once a second: for health checks.
@@ -94,8 +97,8 @@ class EventLoop {
   // and its worker waits.
   // UNAVAILABLE: stopping; `resume` is not called then.
   absl::StatusOr<bool> PostMessage(v1::StateEvent event, std::function<void()> resume);
-  // In place of Options::policy from now on. Never refused.
-  void SetPolicy(v1::Policy policy);
+  // In place of Options::policy from now on. Never refused. `by`: who has changed it.
+  void SetPolicy(v1::Policy policy, v1::Caller by = {});
   // For events that must not be lost: a call or a session has ended. Never refused, even when the
   // queue is full: there are at most as many of them as calls and sessions.
   void PostEnd(v1::StateEvent event);

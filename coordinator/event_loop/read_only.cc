@@ -26,6 +26,8 @@ bool IsRead(const v1::StateEvent& event) {
     case v1::StateEvent::kDescribeCluster:
     case v1::StateEvent::kListEvents:
     case v1::StateEvent::kDescribeLimits:
+    case v1::StateEvent::kListUsage:
+    case v1::StateEvent::kListAudit:
     case v1::StateEvent::kReadLogs:
       return true;
     case v1::StateEvent::kTick:
@@ -51,6 +53,7 @@ bool IsRead(const v1::StateEvent& event) {
     case v1::StateEvent::kGetWorld:
     case v1::StateEvent::kUploadFlightRecord:
     case v1::StateEvent::kNotice:
+    case v1::StateEvent::kRefusedCall:
     case v1::StateEvent::kSetPolicy:
     case v1::StateEvent::kCommitCheckpoint:
     case v1::StateEvent::kGetCheckpoint:

@@ -30,5 +30,7 @@ MESHRUN_POST_UNARY(ClusterService, DrainNode, drain_node)
 MESHRUN_POST_UNARY(ClusterService, UndrainNode, undrain_node)
 MESHRUN_POST_UNARY(ClusterService, RemoveNode, remove_node)
 MESHRUN_POST_UNARY(ClusterService, DescribeLimits, describe_limits)
+MESHRUN_POST_UNARY(ClusterService, ListUsage, list_usage)
+MESHRUN_POST_UNARY(ClusterService, ListAudit, list_audit)
 
 }  // namespace meshrun::coordinator

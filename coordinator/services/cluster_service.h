@@ -23,6 +23,10 @@ class ClusterService : public v1::ClusterService::CallbackService {
                                         v1::UndrainNodeResponse*) override;
   grpc::ServerUnaryReactor* RemoveNode(grpc::CallbackServerContext*, const v1::RemoveNodeRequest*,
                                        v1::RemoveNodeResponse*) override;
+  grpc::ServerUnaryReactor* ListUsage(grpc::CallbackServerContext*, const v1::ListUsageRequest*,
+                                      v1::ListUsageResponse*) override;
+  grpc::ServerUnaryReactor* ListAudit(grpc::CallbackServerContext*, const v1::ListAuditRequest*,
+                                      v1::ListAuditResponse*) override;
   grpc::ServerUnaryReactor* DescribeLimits(grpc::CallbackServerContext*,
                                            const v1::DescribeLimitsRequest*,
                                            v1::DescribeLimitsResponse*) override;

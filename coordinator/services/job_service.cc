@@ -25,7 +25,7 @@ class StreamCall : public OutgoingStream<grpc::ServerWriteReactor<Response>, Res
     context.AddInitialMetadata(rpc::kReachedKey, "1");
     this->StartSendInitialMetadata();
     event.set_call_id(call_id_);
-    StampCaller(context, event);
+    StampCaller(context, shell_.standing, event);
     shell_.recipients.AddCall(call_id_, this);
     certificate_.Begin(shell_, context,
                        [shell = shell_, id = call_id_, end = expelled_](const absl::Status& why) {

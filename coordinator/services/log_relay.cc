@@ -65,7 +65,7 @@ class LogReader
     v1::StateEvent event;
     event.set_call_id(call_id_);
     *event.mutable_read_logs() = request;
-    StampCaller(context, event);
+    StampCaller(context, shell_.standing, event);
     shell_.recipients.AddCall(call_id_, this);
     certificate_.Begin(shell_, context, [weak = weak_from_this()](const absl::Status& why) {
       if (const auto reader = weak.lock()) reader->Expel(why);

@@ -58,7 +58,8 @@ class SessionStream : public OutgoingStream<Reactor, v1::OpenSessionResponse>,
     event.mutable_session_message()->set_session_id(session_id_);
     event.mutable_session_message()->mutable_message()->Swap(&request_);
     // Later messages speak for the node of the Hello.
-    if (event.session_message().message().has_hello()) StampCaller(*context_, event);
+    if (event.session_message().message().has_hello())
+      StampCaller(*context_, shell_.standing, event);
     const absl::StatusOr<bool> reads_on =
         shell_.loop.PostMessage(std::move(event), [self = shared_from_this()] { self->ReadOn(); });
     if (!reads_on.ok()) {

@@ -113,7 +113,7 @@ class UnaryCall : public grpc::ServerUnaryReactor, public PendingCall {
   grpc::ServerUnaryReactor* Begin(const grpc::CallbackServerContext& context,
                                   v1::StateEvent event) {
     event.set_call_id(call_id_);
-    StampCaller(context, event);
+    StampCaller(context, shell_.standing, event);
     if (shell_.gate != nullptr) {
       caller_ = rpc::IdentityOf(*context.auth_context());
       shell_.gate->OnCall(caller_);

@@ -3,20 +3,12 @@
 #include <algorithm>
 #include <string>
 
+#include "coordinator/state_machine/callers.h"
 #include "core/os/user.h"
 #include "core/rpc/caller.h"
 
 namespace meshrun::coordinator {
 namespace {
-
-std::string MethodOf(const v1::StateEvent& event) {
-  if (event.has_session_message()) return "OpenSession";
-  const auto* const field = event.GetReflection()->GetOneofFieldDescriptor(
-      event, v1::StateEvent::descriptor()->FindOneofByName("event"));
-  std::string name = field == nullptr ? "" : field->camelcase_name();
-  if (!name.empty() && name[0] >= 'a' && name[0] <= 'z') name[0] -= 'a' - 'A';
-  return name;
-}
 
 // Scope of a method that the coordinator serves; daemons serve AgentService.
 rpc::Scope ScopeOf(std::string_view method, const rpc::Identity& identity) {
@@ -35,9 +27,11 @@ rpc::Scope ScopeOf(std::string_view method, const rpc::Identity& identity) {
 
 }  // namespace
 
-void StampCaller(const grpc::CallbackServerContext& context, v1::StateEvent& event) {
+void StampCaller(const grpc::CallbackServerContext& context, certificates::Standing* standing,
+                 v1::StateEvent& event) {
   v1::Caller& caller = *event.mutable_caller();
   const auto peer = context.auth_context();
+  caller.set_peer(context.peer());
   if (!rpc::ShowsCertificate(*peer)) {
     static const std::string own(os::UserName());
     caller.set_user(own);
@@ -46,6 +40,9 @@ void StampCaller(const grpc::CallbackServerContext& context, v1::StateEvent& eve
   rpc::Identity identity = rpc::IdentityOf(*peer);
   const rpc::Scope scope = ScopeOf(MethodOf(event), identity);
   caller.set_own_node_only(scope == rpc::Scope::kOwnNode);
+  const bool sees_all = (identity.roles & (rpc::kOperateRole | rpc::kWorkerRole)) != 0;
+  caller.set_own_private_only(!sees_all);
+  if (standing != nullptr) caller.set_certificate(standing->SerialOf(rpc::CertificateOf(*peer)));
   caller.set_own_jobs_only(scope == rpc::Scope::kOwnJob || scope == rpc::Scope::kNewJob);
   caller.set_user(std::move(identity.name));
   for (std::string& node : identity.nodes) caller.add_nodes(std::move(node));

@@ -3,13 +3,14 @@
 
 #include <grpcpp/server_context.h>
 
+#include "core/certificates/standing.h"
 #include "meshrun/v1/state.pb.h"
 
 namespace meshrun::coordinator {
 
 // Takes the sender from the call's certificate, and the scope from the row of its method in the
-// table of roles. The event's name gives the method: cancel_job is CancelJob, a session's message
-// is OpenSession.
-void StampCaller(const grpc::CallbackServerContext& context, v1::StateEvent& event);
+// table of roles. `standing` knows the certificate's serial number; null without TLS.
+void StampCaller(const grpc::CallbackServerContext& context, certificates::Standing* standing,
+                 v1::StateEvent& event);
 
 }  // namespace meshrun::coordinator

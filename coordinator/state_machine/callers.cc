@@ -11,12 +11,20 @@ namespace {
 using google::protobuf::FieldDescriptor;
 using google::protobuf::Message;
 
+const FieldDescriptor* FieldOf(const v1::StateEvent& event) {
+  return event.GetReflection()->GetOneofFieldDescriptor(
+      event, v1::StateEvent::descriptor()->FindOneofByName("event"));
+}
+
 // The message of the event itself: a SetValuesRequest, a CancelJobRequest, ...
 const Message& BodyOf(const v1::StateEvent& event) {
-  const FieldDescriptor* const field = event.GetReflection()->GetOneofFieldDescriptor(
-      event, v1::StateEvent::descriptor()->FindOneofByName("event"));
+  const FieldDescriptor* const field = FieldOf(event);
   return field == nullptr ? static_cast<const Message&>(event)
                           : event.GetReflection()->GetMessage(event, field);
+}
+
+const FieldDescriptor* JobIdField(const Message& body) {
+  return body.GetDescriptor()->FindFieldByName("job_id");
 }
 
 bool MayName(const v1::Caller& caller, const std::string& node) {
@@ -66,17 +74,22 @@ absl::Status CheckFence(const v1::Caller& caller, const Message& body, NodeTable
 }
 
 absl::Status CheckOwner(const v1::Caller& caller, const Message& body, JobTable& jobs) {
-  const FieldDescriptor* const field = body.GetDescriptor()->FindFieldByName("job_id");
+  const FieldDescriptor* const field = JobIdField(body);
   if (field == nullptr) {
     return absl::PermissionDeniedError("this call is for the role operate");
   }
-  const auto job = jobs.Lookup(body.GetReflection()->GetString(body, field));
+  const std::string name = body.GetReflection()->GetString(body, field);
+  std::vector<Job*> named = jobs.OfArray(name);
   // The call itself answers that there is no such job.
-  if (!job.ok() || (*job)->view.submitter() == caller.user()) return absl::OkStatus();
-  return absl::PermissionDeniedError(
-      fmt::format("job {} was submitted by '{}', and the certificate of '{}' has the role submit: "
-                  "changing others' jobs takes the role operate",
-                  (*job)->id(), (*job)->view.submitter(), caller.user()));
+  if (const auto job = jobs.Lookup(name); job.ok()) named.push_back(*job);
+  for (const Job* const job : named) {
+    if (job->view.submitter() == caller.user()) continue;
+    return absl::PermissionDeniedError(fmt::format(
+        "job {} was submitted by '{}', and the certificate of '{}' has the role submit: "
+        "changing others' jobs takes the role operate",
+        job->id(), job->view.submitter(), caller.user()));
+  }
+  return absl::OkStatus();
 }
 
 absl::Status CheckPriority(const v1::Caller& caller, int32_t priority) {
@@ -88,6 +101,23 @@ absl::Status CheckPriority(const v1::Caller& caller, int32_t priority) {
 }
 
 }  // namespace
+
+std::string MethodOf(const v1::StateEvent& event) {
+  if (event.has_session_message()) return "OpenSession";
+  const FieldDescriptor* const field = FieldOf(event);
+  std::string name = field == nullptr ? "" : field->camelcase_name();
+  if (!name.empty() && name[0] >= 'a' && name[0] <= 'z') name[0] -= 'a' - 'A';
+  return name;
+}
+
+std::string JobIdOf(const v1::StateEvent& event) {
+  const Message& body = BodyOf(event);
+  if (const FieldDescriptor* const field = JobIdField(body))
+    return body.GetReflection()->GetString(body, field);
+  const FieldDescriptor* const fence = body.GetDescriptor()->FindFieldByName("fence");
+  if (fence == nullptr) return "";
+  return static_cast<const v1::Fence&>(body.GetReflection()->GetMessage(body, fence)).job_id();
+}
 
 absl::Status CheckCluster(const std::string& cluster_id, const v1::Hello& hello) {
   if (hello.cluster_id().empty() || hello.cluster_id() == cluster_id) return absl::OkStatus();

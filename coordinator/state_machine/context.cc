@@ -8,6 +8,17 @@
 #include "core/proto_time.h"
 
 namespace meshrun::coordinator {
+namespace {
+
+// Events that somebody has asked for, where they come from a call.
+bool IsAskedFor(std::string_view kind) {
+  constexpr std::string_view kKinds[] = {
+      "JobSubmitted", "CancelRequested", "JobHeld",       "JobReleased", "PriorityChanged",
+      "JobSignaled",  "NodeDrained",     "NodeUndrained", "NodeRemoved", "PolicyChanged"};
+  return std::find(std::begin(kKinds), std::end(kKinds), kind) != std::end(kKinds);
+}
+
+}  // namespace
 
 void Context::Send(uint64_t session_id, v1::OpenSessionResponse message) {
   message.mutable_fence()->set_term(term);
@@ -15,10 +26,12 @@ void Context::Send(uint64_t session_id, v1::OpenSessionResponse message) {
 }
 
 void Context::Close(uint64_t session_id, absl::Status status) {
+  if (session_id == awaited_session_) outcome_ = status;
   actions_.list.push_back(CloseSession{session_id, std::move(status)});
 }
 
 void Context::Reply(uint64_t call_id, absl::Status error) {
+  if (call_id == awaited_call_) outcome_ = error;
   if (call_id == 0) return;
   actions_.list.push_back(ReplyToCall{call_id, std::move(error), nullptr});
 }
@@ -32,6 +45,9 @@ void Context::Record(std::string_view kind, std::string_view job_id, std::string
   event.set_job_id(std::string(job_id));
   event.set_node_id(std::string(node_id));
   event.set_message(std::move(message));
+  if (!actor.empty() && IsAskedFor(kind)) event.set_actor(actor);
+  if (const auto found = private_jobs.find(event.job_id()); found != private_jobs.end())
+    event.set_private_of(found->second);
   causes_.Link(event);
   Put(v1::STATE_TABLE_EVENTS, KeyNumber(event.sequence()), event);
   Keep(std::move(event));

@@ -14,6 +14,7 @@
 #include "absl/status/status.h"
 #include "coordinator/state_machine/actions.h"
 #include "coordinator/state_machine/event_causes.h"
+#include "coordinator/state_machine/held_time.h"
 #include "core/clock.h"
 #include "meshrun/v1/cluster_service.pb.h"
 #include "meshrun/v1/policy.pb.h"
@@ -29,6 +30,10 @@ class Context {
   uint64_t random = 0;
   // User who made the call; empty if none.
   std::string user;
+  // As of Caller.
+  bool own_private_only = false;
+  // Who asks for what is done now, for events; empty: nobody.
+  std::string actor;
 
   uint64_t term = 0;
   std::string cluster_id;
@@ -39,6 +44,9 @@ class Context {
   v1::Retention retention;
   v1::Quarantine quarantine;
   v1::Policy policy;
+  HeldTimes held_times;
+  // Submitters of jobs that are private, by job.
+  std::unordered_map<std::string, std::string> private_jobs;
   // Nodes or queue changed: jobs may be placed at the end of the batch.
   bool placement_due = false;
 
@@ -47,10 +55,18 @@ class Context {
   void Reply(uint64_t call_id, absl::Status error);
   template <typename Response>
   void Reply(uint64_t call_id, Response response) {
+    if (call_id == awaited_call_) outcome_ = absl::OkStatus();
     if (call_id == 0) return;
     actions_.list.push_back(ReplyToCall{call_id, absl::OkStatus(),
                                         std::make_shared<const Response>(std::move(response))});
   }
+  // What becomes of this call, or of this session; absent: it has no answer yet.
+  void Await(uint64_t call_id, uint64_t session_id) {
+    outcome_.reset();
+    awaited_call_ = call_id;
+    awaited_session_ = session_id;
+  }
+  std::optional<absl::Status> TakeOutcome() { return std::exchange(outcome_, std::nullopt); }
   void Add(Action action) { actions_.list.push_back(std::move(action)); }
   void Warn(std::string text) { Add(WriteLog{true, std::move(text)}); }
   // A row of the durable state cannot be read. The first one is the event's `damage`.
@@ -79,6 +95,9 @@ class Context {
   static constexpr size_t kMaxEvents = 10'000;
 
   Actions actions_;
+  std::optional<absl::Status> outcome_;
+  uint64_t awaited_call_ = 0;
+  uint64_t awaited_session_ = 0;
   std::vector<v1::StateRow> rows_;
   void Keep(v1::ClusterEvent event);
 

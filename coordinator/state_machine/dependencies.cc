@@ -13,6 +13,9 @@
 namespace meshrun::coordinator {
 namespace {
 
+// Jobs that one job waits for, those of arrays among them.
+constexpr int kMostAwaited = 2000;
+
 struct DependencyKind {
   std::string_view word;
   // "train-abc123 to succeed".
@@ -51,17 +54,25 @@ std::string Otherwise(const Dependency& dependency, const Job& ended) {
 }  // namespace
 
 absl::Status Dependencies::Check(v1::JobSpec* spec) {
-  for (std::string& text : *spec->mutable_after()) {
+  const auto after = spec->after();
+  spec->clear_after();
+  for (const std::string& text : after) {
     const auto dependency = Parse(text);
     if (!dependency.has_value()) {
       return absl::InvalidArgumentError(
           fmt::format("after: '{}' is no dependency: write ok:ID, failed:ID or any:ID", text));
     }
-    const auto job = jobs_.Lookup(dependency->job);
-    if (!job.ok()) return Annotate(job.status(), "after");
-    if ((*job)->ended() && !IsMet(*dependency, **job))
-      return absl::FailedPreconditionError("after: " + Otherwise(*dependency, **job));
-    text = fmt::format("{}:{}", dependency->kind->word, (*job)->id());
+    const auto named = jobs_.Named(dependency->job);
+    if (!named.ok()) return Annotate(named.status(), "after");
+    for (const Job* const job : *named) {
+      if (job->ended() && !IsMet(*dependency, *job))
+        return absl::FailedPreconditionError("after: " + Otherwise(*dependency, *job));
+      spec->add_after(fmt::format("{}:{}", dependency->kind->word, job->id()));
+    }
+    if (spec->after_size() > kMostAwaited) {
+      return absl::InvalidArgumentError(fmt::format("after: {} jobs in all, and {} is the most",
+                                                    spec->after_size(), kMostAwaited));
+    }
   }
   return absl::OkStatus();
 }

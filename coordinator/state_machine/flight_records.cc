@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "coordinator/state_machine/privacy.h"
 #include "core/proto_time.h"
 #include "core/text.h"
 
@@ -23,6 +24,10 @@ void FlightRecords::Collect(uint64_t call_id, const v1::GetFlightRecordsRequest&
     return;
   }
   const v1::Job& view = (*job)->view;
+  if (absl::Status status = CheckMaySee(context_, view); !status.ok()) {
+    context_.Reply(call_id, std::move(status));
+    return;
+  }
   if (view.state() != v1::JOB_STATE_RUNNING && view.state() != v1::JOB_STATE_QUIESCING) {
     context_.Reply(call_id, absl::FailedPreconditionError(fmt::format(
                                 "job {} is {}: only ranks that run have a flight record; what was "

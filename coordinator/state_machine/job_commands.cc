@@ -11,6 +11,21 @@
 #include "core/job_spec.h"
 
 namespace meshrun::coordinator {
+namespace {
+
+// Each job of an array has its own specification, in memory and on disk.
+constexpr size_t kMostArrayBytes = 64u << 20;
+
+absl::Status CheckArrayBytes(const v1::JobSpec& spec) {
+  const size_t bytes = spec.ByteSizeLong() * static_cast<size_t>(spec.array().indices_size());
+  if (bytes <= kMostArrayBytes) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      fmt::format("array: its {} jobs would have {} of arguments and environment in all, and {} is "
+                  "the most: write what they share into a file",
+                  spec.array().indices_size(), FormatBytes(bytes), FormatBytes(kMostArrayBytes)));
+}
+
+}  // namespace
 
 void StateMachine::Submit(uint64_t call_id, const v1::SubmitJobRequest& request) {
   Context& context = parts_->context;
@@ -19,6 +34,8 @@ void StateMachine::Submit(uint64_t call_id, const v1::SubmitJobRequest& request)
           request.request_id().empty() ? nullptr : parts_->jobs.FindRequest(request.request_id());
       known != nullptr) {
     *response.mutable_job() = parts_->jobs.View(*known, /*with_ranks=*/false);
+    response.set_array_jobs(parts_->jobs.OfArray(known->view.array_id()).size());
+    parts_->audit.IsRepeated();
     context.Reply(call_id, std::move(response));
     return;
   }
@@ -31,8 +48,10 @@ void StateMachine::Submit(uint64_t call_id, const v1::SubmitJobRequest& request)
   if (allowed.ok()) allowed = ApplyPolicy(context.policy, context.user, &spec);
   if (allowed.ok()) {
     allowed = parts_->jobs.quotas().CheckSubmit(
-        ScopesOf(context.policy, context.user, spec.account(), spec.partition()));
+        ScopesOf(context.policy, context.user, spec.account(), spec.partition()),
+        spec.has_array() ? static_cast<uint32_t>(spec.array().indices_size()) : 1);
   }
+  if (allowed.ok()) allowed = CheckArrayBytes(spec);
   if (!allowed.ok()) {
     context.Reply(call_id, std::move(allowed));
     return;
@@ -62,6 +81,9 @@ void StateMachine::Submit(uint64_t call_id, const v1::SubmitJobRequest& request)
   }
   const Job& job = parts_->jobs.Add(std::move(spec), request.request_id());
   parts_->dependencies.OnSubmitted(job);
+  for (const Job* const other : parts_->jobs.OfArray(job.view.array_id())) {
+    if (other != &job) parts_->dependencies.OnSubmitted(*other);
+  }
   parts_->submitted.emplace_back(call_id, job.id());
 }
 
@@ -82,6 +104,7 @@ void StateMachine::AnswerSubmitted() {
     if (job == nullptr) continue;
     v1::SubmitJobResponse response;
     *response.mutable_job() = parts_->jobs.View(*job, /*with_ranks=*/false);
+    response.set_array_jobs(parts_->jobs.OfArray(job->view.array_id()).size());
     if (job->queued()) {
       PlacementRequest alone{job->view.spec(), parts_->nodes.Present(/*healthy_only=*/false)};
       alone.ignore_usage = true;
@@ -105,14 +128,14 @@ void StateMachine::AnswerSubmitted() {
 
 void StateMachine::Cancel(uint64_t call_id, const v1::CancelJobRequest& request) {
   Context& context = parts_->context;
-  auto job = parts_->jobs.Lookup(request.job_id());
-  if (!job.ok()) {
-    context.Reply(call_id, job.status());
+  const auto named = parts_->jobs.Named(request.job_id());
+  if (!named.ok()) {
+    context.Reply(call_id, named.status());
     return;
   }
-  parts_->generations.Cancel(**job, request.now(), request.reason());
+  for (Job* const job : *named) parts_->generations.Cancel(*job, request.now(), request.reason());
   v1::CancelJobResponse response;
-  *response.mutable_job() = parts_->jobs.View(**job, /*with_ranks=*/false);
+  *response.mutable_job() = parts_->jobs.View(*named->front(), /*with_ranks=*/false);
   context.Reply(call_id, std::move(response));
 }
 

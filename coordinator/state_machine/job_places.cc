@@ -22,8 +22,15 @@ uint64_t LeastSlots(const v1::JobSpec& spec) {
 
 std::vector<PolicyScope> JobTable::ScopesOf(const Job& job) const {
   const v1::JobSpec& spec = job.view.spec();
-  return coordinator::ScopesOf(context_.policy, job.view.submitter(), spec.account(),
-                               spec.partition());
+  std::vector<PolicyScope> scopes = coordinator::ScopesOf(context_.policy, job.view.submitter(),
+                                                          spec.account(), spec.partition());
+  if (job.view.array_at_once() > 0) {
+    PolicyScope& array = scopes.emplace_back();
+    array.kind = v1::LimitScope::KIND_ARRAY;
+    array.name = job.view.array_id();
+    array.limits.set_running_jobs(job.view.array_at_once());
+  }
+  return scopes;
 }
 
 void JobTable::Count(const Job& job) {

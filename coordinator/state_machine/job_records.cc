@@ -18,6 +18,7 @@ void ClearTimesAndView(v1::JobRecord& record) {
   record.clear_generation_since();
   record.clear_not_before();
   record.clear_queued_since();
+  record.clear_held_time();
 }
 
 }  // namespace
@@ -38,6 +39,7 @@ void JobTable::Index(const Job& job) {
   by_sequence_[sequence] = job.id();
   next_sequence_ = std::max(next_sequence_, sequence + 1);
   if (!job.record.request_id().empty()) by_request_[job.record.request_id()] = job.id();
+  if (job.view.spec().private_()) context_.private_jobs[job.id()] = job.view.submitter();
   if (job.ended()) ended_.insert({FromProto(job.view.finished_at()), sequence});
 }
 
@@ -50,8 +52,11 @@ void JobTable::Restore(const std::vector<v1::StateRow>& rows) {
         continue;
       }
       Job& job = jobs_[row.key()];
+      if (record.has_held_time()) context_.held_times.Restore(row.key(), record.held_time());
       TakeRecord(job, std::move(record));
       Index(job);
+    } else if (row.table() == v1::STATE_TABLE_USAGE) {
+      usage_.Restore(context_, row);
     } else if (row.table() == v1::STATE_TABLE_WORLDS) {
       auto world = std::make_shared<v1::World>();
       const auto key = ParseGenerationKey(row.key());
@@ -170,6 +175,8 @@ v1::JobRecord JobTable::RecordWithoutView(const Job& job) const {
   if (job.active()) *record.mutable_generation_since() = WallOf(job.running_since);
   if (job.queued_since.has_value()) *record.mutable_queued_since() = WallOf(*job.queued_since);
   if (job.not_before > context_.now) *record.mutable_not_before() = WallOf(job.not_before);
+  const v1::HeldTime held = context_.held_times.Of(job.id(), context_.now, context_.wall);
+  if (held.has_as_of()) *record.mutable_held_time() = held;
   return record;
 }
 
@@ -252,6 +259,7 @@ void JobTable::ForgetEnded() {
       context_.Erase(v1::STATE_TABLE_MEMBERS, MemberKey(job, job.view.generation(), i));
     }
     context_.Erase(v1::STATE_TABLE_JOBS, id);
+    context_.private_jobs.erase(id);
     by_request_.erase(job.record.request_id());
     by_sequence_.erase(sequence);
     jobs_.erase(id);

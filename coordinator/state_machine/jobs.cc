@@ -5,9 +5,12 @@
 #include <algorithm>
 #include <iterator>
 
+#include "coordinator/state_machine/usage.h"
+#include "core/env_entries.h"
 #include "core/ids.h"
 #include "core/job_spec.h"
 #include "core/proto_time.h"
+#include "core/status.h"
 
 namespace meshrun::coordinator {
 std::string_view StateName(v1::JobState state) {
@@ -67,22 +70,60 @@ std::chrono::nanoseconds Job::longest_step() const { return FromProto(record.lon
 Job& JobTable::Add(v1::JobSpec spec, std::string request_id) {
   SeededIdSource ids(context_.random);
   std::string id = NewJobId(ids, spec.name());
-  while (jobs_.contains(id)) id = NewJobId(ids, spec.name());
+  while (jobs_.contains(id) || !OfArray(id).empty()) id = NewJobId(ids, spec.name());
+  Job* first = nullptr;
+  if (!spec.has_array()) {
+    first = &AddOne(id, spec);
+  } else {
+    const v1::JobArray array = spec.array();
+    spec.clear_array();
+    for (const uint32_t index : array.indices()) {
+      v1::JobSpec own = spec;
+      SetEnv(*own.mutable_env(), "MESHRUN_ARRAY_ID", id);
+      SetEnv(*own.mutable_env(), "MESHRUN_ARRAY_INDEX", fmt::to_string(index));
+      SetEnv(*own.mutable_env(), "MESHRUN_ARRAY_SIZE", fmt::to_string(array.indices_size()));
+      Job& job = AddOne(fmt::format("{}_{}", id, index), own);
+      job.view.set_array_id(id);
+      job.view.set_array_index(index);
+      job.view.set_array_at_once(array.at_once());
+      if (first == nullptr) first = &job;
+      SetPhase(job, JobPhase::kQueued, "");
+    }
+  }
+  first->record.set_request_id(std::move(request_id));
+  if (!first->record.request_id().empty()) by_request_[first->record.request_id()] = first->id();
+  if (first->view.array_id().empty()) SetPhase(*first, JobPhase::kQueued, "");
+  return *first;
+}
+
+Job& JobTable::AddOne(std::string id, const v1::JobSpec& spec) {
   Job& job = jobs_[id];
   job.view.set_job_id(id);
-  *job.view.mutable_spec() = std::move(spec);
+  *job.view.mutable_spec() = spec;
   *job.record.mutable_env() = TakeEnvironment(*job.view.mutable_spec());
   job.view.set_submitter(context_.user);
   *job.view.mutable_submitted_at() = ToProtoTimestamp(context_.wall);
   job.record.set_submit_sequence(next_sequence_++);
-  job.record.set_request_id(std::move(request_id));
   job.record.set_held(job.view.spec().hold());
   *job.record.mutable_waits_for() = job.view.spec().after();
-  by_sequence_[job.record.submit_sequence()] = id;
-  if (!job.record.request_id().empty()) by_request_[job.record.request_id()] = id;
+  if (spec.private_()) context_.private_jobs[id] = context_.user;
   context_.Record("JobSubmitted", id, "", "submitted");
-  SetPhase(job, JobPhase::kQueued, "");
+  by_sequence_[job.record.submit_sequence()] = std::move(id);
   return job;
+}
+
+std::vector<Job*> JobTable::OfArray(const std::string& array_id) {
+  std::vector<Job*> out;
+  if (array_id.empty()) return out;
+  const std::string prefix = array_id + "_";
+  for (auto it = jobs_.lower_bound(prefix); it != jobs_.end() && it->first.starts_with(prefix);
+       ++it) {
+    if (it->second.view.array_id() == array_id) out.push_back(&it->second);
+  }
+  std::sort(out.begin(), out.end(), [](const Job* a, const Job* b) {
+    return a->view.array_index() < b->view.array_index();
+  });
+  return out;
 }
 
 Job* JobTable::Find(const std::string& job_id) {
@@ -109,9 +150,21 @@ absl::StatusOr<Job*> JobTable::Lookup(const std::string& text) {
     return absl::NotFoundError(fmt::format(
         "no job '{}' among the {} that are known: `meshrun ps` lists them", text, jobs_.size()));
   }
+  if (const std::string& array = matches.front()->view.array_id(); array == text) {
+    return absl::NotFoundError(
+        fmt::format("'{}' is an array of {} jobs: name one of them, for example {}", text,
+                    matches.size(), matches.front()->id()));
+  }
   return absl::NotFoundError(
       fmt::format("'{}' matches {} jobs, {} and {} among them: write more of the id", text,
                   matches.size(), matches[0]->id(), matches[1]->id()));
+}
+
+absl::StatusOr<std::vector<Job*>> JobTable::Named(const std::string& id) {
+  std::vector<Job*> jobs = OfArray(id);
+  if (!jobs.empty()) return jobs;
+  MESHRUN_ASSIGN_OR_RETURN(Job* const one, Lookup(id));
+  return std::vector<Job*>{one};
 }
 
 void JobTable::SetPhase(Job& job, JobPhase phase, std::string reason) {
@@ -162,6 +215,9 @@ void JobTable::Enter(Job& job, JobPhase phase, std::string reason) {
   } else if (job.ended()) {
     *job.view.mutable_finished_at() = ToProtoTimestamp(context_.wall);
     ended_.insert({context_.wall, job.record.submit_sequence()});
+    usage_.Append(context_, context_.retention.usage_records(),
+                  UsageOf(job, context_.held_times.Of(job.id(), context_.now, context_.wall)));
+    context_.held_times.Forget(job.id());
   }
 }
 
@@ -291,6 +347,7 @@ std::vector<const Job*> JobTable::List(const v1::ListJobsRequest& request, ListP
   const auto wanted = [&](const Job& job) {
     if (request.active_only() && job.ended()) return false;
     if (!request.user().empty() && job.view.submitter() != request.user()) return false;
+    if (!request.array_id().empty() && job.view.array_id() != request.array_id()) return false;
     return states.empty() ||
            std::find(states.begin(), states.end(), job.view.state()) != states.end();
   };

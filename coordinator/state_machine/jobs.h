@@ -19,6 +19,7 @@
 #include "coordinator/state_machine/placement.h"
 #include "coordinator/state_machine/queue_index.h"
 #include "coordinator/state_machine/quotas.h"
+#include "coordinator/state_machine/row_log.h"
 #include "coordinator/state_machine/run_clock.h"
 #include "coordinator/state_machine/turns.h"
 #include "coordinator/state_machine/watchers.h"
@@ -191,8 +192,13 @@ class JobTable {
  public:
   explicit JobTable(Context& context) : context_(context) {}
 
-  // A new job, QUEUED. Its id is derived from the event's random number.
+  // A new job, QUEUED. Its id is derived from the event's random number. Of an array: its first
+  // job, after which the others have come.
   Job& Add(v1::JobSpec spec, std::string request_id);
+  // Jobs of the array, by their places in it; none: there is no such array.
+  std::vector<Job*> OfArray(const std::string& array_id);
+  // Those that a change is asked for: all of an array by its whole id, else one, as Lookup.
+  absl::StatusOr<std::vector<Job*>> Named(const std::string& id);
   Job* Find(const std::string& job_id);
   Job* FindRequest(const std::string& request_id);
   // By whole id, or by a prefix that only one job has. NOT_FOUND says how many jobs match.
@@ -250,6 +256,8 @@ class JobTable {
   void SetPriority(Job& job, int32_t priority);
   RunClock& run_clock() { return run_clock_; }
   const Quotas& quotas() const { return quotas_; }
+  using UsageLog = RowLog<v1::UsageRecord, &v1::UsageRecord::finished_at>;
+  const UsageLog& usage() const { return usage_; }
   // Whose quotas the job counts in.
   std::vector<PolicyScope> ScopesOf(const Job& job) const;
   // The policy has changed.
@@ -301,6 +309,8 @@ class JobTable {
   static constexpr size_t kMaxWorlds = 100;
   static constexpr int kMaxWorldRanks = 200'000;
 
+  // One job of the id; `spec` as it is asked for.
+  Job& AddOne(std::string id, const v1::JobSpec& spec);
   void Index(const Job& job);
   void Enter(Job& job, JobPhase phase, std::string reason);
   void DropOldWorlds(Job& job);
@@ -334,6 +344,7 @@ class JobTable {
   QueueIndex queue_;
   Turns turns_;
   Quotas quotas_;
+  UsageLog usage_{v1::STATE_TABLE_USAGE};
   RunClock run_clock_{context_};
   // When they ended, and their submit_sequence.
   std::set<std::pair<std::chrono::nanoseconds, uint64_t>> ended_;

@@ -161,6 +161,7 @@ std::string PolicyScope::Words() const {
   return fmt::format("{} {}",
                      kind == LimitScope::KIND_USER      ? "user"
                      : kind == LimitScope::KIND_ACCOUNT ? "account"
+                     : kind == LimitScope::KIND_ARRAY   ? "array"
                                                         : "partition",
                      name.empty() ? "(without a name)" : name);
 }
@@ -207,6 +208,7 @@ double WeightOf(const v1::Policy& policy, const std::string& user) {
 }
 
 absl::Status ApplyPolicy(const v1::Policy& policy, const std::string& user, v1::JobSpec* spec) {
+  if (policy.private_jobs()) spec->set_private_(true);
   MESHRUN_RETURN_IF_ERROR(ChooseAccount(policy, user, spec));
   MESHRUN_RETURN_IF_ERROR(ChoosePartition(policy, user, spec));
   const std::vector<PolicyScope> scopes =

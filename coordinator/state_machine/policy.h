@@ -19,7 +19,7 @@ namespace meshrun::coordinator {
 // From SIGTERM to SIGKILL at most, where the policy says nothing: a time limit has an end.
 inline constexpr std::chrono::hours kMostKillGrace{1};
 
-// Limits of a user, an account or a partition.
+// Limits of a user, an account, a partition, or an array of jobs.
 struct PolicyScope {
   v1::LimitScope::Kind kind = v1::LimitScope::KIND_USER;
   std::string name;

@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "coordinator/state_machine/privacy.h"
 #include "coordinator/state_machine/state_machine.h"
 #include "core/parse_integer.h"
 #include "core/proto_time.h"
@@ -69,13 +70,17 @@ void StateMachine::GetJob(uint64_t call_id, const v1::GetJobRequest& request) {
   const int first = std::clamp(request.first_rank(), 0, view.ranks_size());
   const int count =
       static_cast<int>(std::min(request.max_ranks() == 0 ? 2000u : request.max_ranks(), 1u << 20));
+  const bool may_see = MaySee(context, view);
   *response.mutable_job() = parts_->jobs.View(**job, /*with_ranks=*/false);
   parts_->jobs.AddRanks(**job, first, count, response.mutable_job());
+  if (!may_see) Conceal(response.mutable_job());
   if (view.ranks_size() - first > count) response.set_next_rank(first + count);
   // The first page has the rest.
   if (first > 0) return context.Reply(call_id, std::move(response));
-  *response.mutable_job()->mutable_groups() = view.groups();
-  (*job)->curve.Since(0, response.mutable_curve());
+  if (may_see) {
+    *response.mutable_job()->mutable_groups() = view.groups();
+    (*job)->curve.Since(0, response.mutable_curve());
+  }
   // With the events of nodes that led to its own.
   std::set<uint64_t> wanted;
   for (const v1::ClusterEvent* event : context.EventsOf((*job)->id())) {
@@ -87,7 +92,7 @@ void StateMachine::GetJob(uint64_t call_id, const v1::GetJobRequest& request) {
     return *context.FindEvent(sequence);
   };
   for (const v1::ClusterEvent* event : LastThatFit(wanted, wanted.size(), event_of)) {
-    *response.add_events() = *event;
+    *response.add_events() = EventFor(context, *event);
   }
   context.Reply(call_id, std::move(response));
 }
@@ -121,7 +126,7 @@ void StateMachine::ListEvents(uint64_t call_id, const v1::ListEventsRequest& req
         (bytes > kPageBytes && response.events_size() > 0)) {
       response.set_more(true);
     } else {
-      *response.add_events() = event;
+      *response.add_events() = EventFor(context, event);
     }
   };
   if (!job_id.empty()) {
@@ -148,6 +153,7 @@ void StateMachine::ListJobs(uint64_t call_id, const v1::ListJobsRequest& request
   const Job* last = nullptr;
   for (const Job* job : jobs) {
     v1::Job view = parts_->jobs.View(*job, /*with_ranks=*/false);
+    if (!MaySee(context, view)) Conceal(&view);
     bytes += view.ByteSizeLong();
     if (last != nullptr &&
         (bytes > kPageBytes || static_cast<size_t>(response.jobs_size()) == limit)) {
@@ -197,6 +203,40 @@ void StateMachine::DescribeLimits(uint64_t call_id, const v1::DescribeLimitsRequ
   parts_->context.Reply(call_id, std::move(response));
 }
 
+void StateMachine::ListUsage(uint64_t call_id, const v1::ListUsageRequest& request) {
+  Context& context = parts_->context;
+  v1::ListUsageResponse response;
+  const auto take = [&](v1::UsageRecord record) {
+    if ((!request.user().empty() && record.user() != request.user()) ||
+        (!request.account().empty() && record.account() != request.account()) ||
+        (request.has_until() && FromProto(record.finished_at()) >= FromProto(request.until()))) {
+      return false;
+    }
+    *response.add_records() = UsageFor(context, std::move(record));
+    return true;
+  };
+  const JobTable::UsageLog& usage = parts_->jobs.usage();
+  response.set_next(usage.Page(request.after(), FromProto(request.since()), take));
+  if (const auto until = usage.forgotten_until())
+    *response.mutable_complete_since() = ToProtoTimestamp(*until);
+  context.Reply(call_id, std::move(response));
+}
+
+void StateMachine::ListAudit(uint64_t call_id, const v1::ListAuditRequest& request) {
+  v1::ListAuditResponse response;
+  const auto take = [&](v1::AuditRecord record) {
+    if ((!request.actor().empty() && record.actor() != request.actor()) ||
+        (request.refused_only() && record.code() == 0)) {
+      return false;
+    }
+    *response.add_records() = std::move(record);
+    return true;
+  };
+  response.set_next(
+      parts_->audit.records().Page(request.after(), FromProto(request.since()), take));
+  parts_->context.Reply(call_id, std::move(response));
+}
+
 void StateMachine::ListNodes(uint64_t call_id) {
   v1::ListNodesResponse response;
   std::vector<const v1::Node*> nodes;
@@ -226,7 +266,7 @@ void StateMachine::DescribeCluster(uint64_t call_id, const v1::DescribeClusterRe
     return event;
   };
   for (const v1::ClusterEvent* event : LastThatFit(events, wanted, event_of)) {
-    *response.add_events() = *event;
+    *response.add_events() = EventFor(context, *event);
   }
   context.Reply(call_id, std::move(response));
 }
@@ -240,6 +280,10 @@ void StateMachine::ReadLogs(uint64_t call_id, const v1::ReadLogsRequest& request
     return;
   }
   const Job& job = **found;
+  if (absl::Status status = CheckMaySee(context, job.view); !status.ok()) {
+    context.Reply(call_id, std::move(status));
+    return;
+  }
   const uint64_t generation =
       request.generation() == 0 ? job.view.generation() : request.generation();
   const auto world = job.worlds.find(generation);

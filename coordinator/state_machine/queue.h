@@ -69,6 +69,7 @@ class Queue {
   size_t placements() const { return placements_; }
 
  private:
+  void Update(Job& job, const v1::UpdateJobRequest& request);
   // The most shapes that a pass looks at before other events have their turn.
   static constexpr size_t kDepth = 256;
 

@@ -20,18 +20,30 @@ constexpr int kHighestSignal = 64;
 }  // namespace
 
 void Queue::UpdateJob(uint64_t call_id, const v1::UpdateJobRequest& request) {
-  const auto found = jobs_.Lookup(request.job_id());
-  if (!found.ok()) return context_.Reply(call_id, found.status());
-  Job& job = **found;
+  const auto named = jobs_.Named(request.job_id());
+  if (!named.ok()) return context_.Reply(call_id, named.status());
   if (!request.has_hold() && !request.has_priority()) {
     return context_.Reply(
         call_id, absl::InvalidArgumentError("nothing to change: set hold, or priority, or both"));
   }
-  if (job.ended()) {
+  const auto active =
+      std::find_if(named->begin(), named->end(), [](const Job* job) { return !job->ended(); });
+  if (active == named->end()) {
+    const Job& job = *named->front();
     return context_.Reply(
         call_id, absl::FailedPreconditionError(fmt::format("job {} has ended: it is {}", job.id(),
                                                            StateName(job.view.state()))));
   }
+  for (Job* const job : *named) {
+    if (!job->ended()) Update(*job, request);
+  }
+  PlaceJobs();
+  v1::UpdateJobResponse response;
+  *response.mutable_job() = jobs_.View(**active, /*with_ranks=*/false);
+  context_.Reply(call_id, std::move(response));
+}
+
+void Queue::Update(Job& job, const v1::UpdateJobRequest& request) {
   if (request.has_hold() && request.hold() != job.record.held()) {
     context_.Record(request.hold() ? "JobHeld" : "JobReleased", job.id(), "",
                     job.queued() ? "" : "counts when the job is in the queue again");
@@ -44,10 +56,6 @@ void Queue::UpdateJob(uint64_t call_id, const v1::UpdateJobRequest& request) {
     // The head may preempt it now.
     if (job.active()) context_.placement_due = true;
   }
-  PlaceJobs();
-  v1::UpdateJobResponse response;
-  *response.mutable_job() = jobs_.View(job, /*with_ranks=*/false);
-  context_.Reply(call_id, std::move(response));
 }
 
 void Queue::SignalJob(uint64_t call_id, const v1::SignalJobRequest& request) {

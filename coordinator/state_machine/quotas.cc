@@ -76,10 +76,17 @@ JobUsage Quotas::Of(const std::string& scope) const {
   return sum == by_scope_.end() ? JobUsage() : sum->second;
 }
 
-absl::Status Quotas::CheckSubmit(const std::vector<PolicyScope>& scopes) const {
+absl::Status Quotas::CheckSubmit(const std::vector<PolicyScope>& scopes, uint32_t jobs) const {
   for (const PolicyScope& scope : scopes) {
     const JobUsage used = Of(scope.Key());
-    if (!scope.limits.has_queued_jobs() || used.queued_jobs < scope.limits.queued_jobs()) continue;
+    const uint64_t most = scope.limits.queued_jobs();
+    if (!scope.limits.has_queued_jobs() || uint64_t{used.queued_jobs} + jobs <= most) continue;
+    if (jobs > 1) {
+      return absl::ResourceExhaustedError(
+          fmt::format("{} has {} jobs in the queue, and the array's {} more would be over its "
+                      "limit of {}",
+                      scope.Words(), used.queued_jobs, jobs, most));
+    }
     return absl::ResourceExhaustedError(
         fmt::format("{} has {} jobs in the queue, the most that it may: submit again when some "
                     "have started",

@@ -39,8 +39,8 @@ class Quotas {
   JobUsage Of(const std::string& scope) const;
   JobUsage OfJob(const std::string& job_id) const;
 
-  // RESOURCE_EXHAUSTED: one more in the queue would be too many; says for whom.
-  absl::Status CheckSubmit(const std::vector<PolicyScope>& scopes) const;
+  // RESOURCE_EXHAUSTED: so many more in the queue would be too many; says for whom.
+  absl::Status CheckSubmit(const std::vector<PolicyScope>& scopes, uint32_t jobs) const;
   // Why the job may not run with so many ranks and GPUs in all; absent: it may. What it has already
   // does not count twice.
   std::optional<QuotaRefusal> Refusal(const std::string& job_id,

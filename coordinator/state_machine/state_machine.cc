@@ -31,11 +31,16 @@ Actions StateMachine::Step(const v1::StateEvent& event) {
   context.wall = FromProto(event.wall());
   context.random = event.random();
   context.user = event.caller().user();
+  context.own_private_only = event.caller().own_private_only();
   if (event.event_case() == v1::StateEvent::kRestore) {
     Restore(event.restore());
   } else {
     ExpireDue(previous);
+    context.Await(event.call_id(), event.session_message().session_id());
+    context.actor = context.user;
     Dispatch(event);
+    context.actor.clear();
+    Record(event);
   }
   if (event.end_of_batch()) {
     parts_->generations.ProceedAll();
@@ -51,6 +56,16 @@ Actions StateMachine::Step(const v1::StateEvent& event) {
     parts_->jobs.WriteChanged();
   }
   return context.Take(event.end_of_batch());
+}
+
+void StateMachine::Record(const v1::StateEvent& event) {
+  const auto outcome = parts_->context.TakeOutcome();
+  std::string made;
+  if (event.has_submit_job() && !outcome.has_value()) {
+    const Job& job = *parts_->jobs.Find(parts_->submitted.back().second);
+    made = job.view.array_id().empty() ? job.id() : job.view.array_id();
+  }
+  parts_->audit.OnStepped(event, outcome, made);
 }
 
 std::optional<SteadyNanos> StateMachine::NextDeadline() const {
@@ -76,6 +91,8 @@ void StateMachine::Restore(const v1::RestoreEvent& restore) {
   context.policy = restore.policy();
   context.retention = restore.retention();
   if (context.retention.ended_jobs() == 0) context.retention.set_ended_jobs(1000);
+  if (context.retention.usage_records() == 0) context.retention.set_usage_records(100'000);
+  if (context.retention.audit_records() == 0) context.retention.set_audit_records(100'000);
   if (!context.retention.has_ended_job_least_age()) {
     *context.retention.mutable_ended_job_least_age() = ToProtoDuration(std::chrono::minutes(10));
   }
@@ -98,6 +115,8 @@ void StateMachine::Restore(const v1::RestoreEvent& restore) {
         continue;
       }
       context.RestoreEvent(std::move(event));
+    } else if (row.table() == v1::STATE_TABLE_AUDIT) {
+      parts_->audit.Restore(row);
     }
   }
   parts_->jobs.Restore(rows);
@@ -188,6 +207,12 @@ void StateMachine::Dispatch(const v1::StateEvent& event) {
     case v1::StateEvent::kDescribeLimits:
       DescribeLimits(call, event.describe_limits());
       break;
+    case v1::StateEvent::kListUsage:
+      ListUsage(call, event.list_usage());
+      break;
+    case v1::StateEvent::kListAudit:
+      ListAudit(call, event.list_audit());
+      break;
     case v1::StateEvent::kDrainNode:
       parts_->queue.DrainNode(call, event.drain_node());
       break;
@@ -269,6 +294,7 @@ void StateMachine::Dispatch(const v1::StateEvent& event) {
     case v1::StateEvent::kNotice:
       parts_->context.Record(event.notice().kind(), "", "", event.notice().message());
       break;
+    case v1::StateEvent::kRefusedCall:  // Record() is all
     case v1::StateEvent::kTick:
     case v1::StateEvent::kRestore:
     case v1::StateEvent::EVENT_NOT_SET:
@@ -290,11 +316,14 @@ void StateMachine::OnHello(uint64_t session_id, const v1::OpenSessionRequest& me
   const Node* const known = parts_->nodes.Find(message.hello().node_id());
   const bool is_anew =
       known != nullptr && known->record.incarnation() < message.fence().incarnation();
+  const bool comes_back =
+      known != nullptr && known->record.incarnation() == message.fence().incarnation();
   auto node = parts_->nodes.Register(session_id, message.fence().incarnation(), message.hello());
   if (!node.ok()) {
     context.Close(session_id, node.status());
     return;
   }
+  if (comes_back) parts_->audit.IsRepeated();
   // What was wrong there may be mended.
   if (is_anew) parts_->jobs.ForgiveNode((*node)->id());
   v1::OpenSessionResponse response;

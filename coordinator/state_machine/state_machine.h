@@ -10,7 +10,7 @@
 // and rows handed out only there, so that a thousand messages cost one transaction.
 //
 // Split by subject:
-//   nodes.*, callers.*                  sessions, leases, what a caller may name
+//   nodes.*, callers.*, privacy.*       sessions, leases, what a caller may name and see
 //   jobs.*, job_records.cc, job_places.cc, curve.*
 //                                       records of jobs
 //   job_phase.*                         where a job stands, and what may follow
@@ -20,6 +20,9 @@
 //   queue.*, queue_index.*, queue_commands.cc, reservation.*, run_clock.*, turns.*
 //                                       which job starts when
 //   policy.*, quotas.*                  what users may have
+//   held_time.*, usage.*                what jobs have used
+//   audit.*, refusal_limit.*            who asked for what
+//   row_log.h                           records that are only added
 //   dependencies.*                      jobs that wait for others
 //   placement.*                         on which nodes
 //   generations.*, stops.cc             start, stop, restart (generations.h lists its other files)
@@ -36,6 +39,7 @@
 #include <optional>
 
 #include "coordinator/state_machine/actions.h"
+#include "coordinator/state_machine/audit.h"
 #include "coordinator/state_machine/checkpoint_commits.h"
 #include "coordinator/state_machine/context.h"
 #include "coordinator/state_machine/continuation.h"
@@ -84,6 +88,7 @@ class StateMachine {
     Stragglers stragglers{context, jobs};
     Queue queue{context, nodes, jobs, departures, generations};
     Dependencies dependencies{jobs, generations};
+    Audit audit{context, jobs};
     // Submitted in this batch: answered at its end, when it is known whether they wait.
     std::vector<std::pair<uint64_t, std::string>> submitted;
   };
@@ -92,6 +97,7 @@ class StateMachine {
   // `previous`: the time of the event before this one.
   void ExpireDue(SteadyNanos previous);
   void Dispatch(const v1::StateEvent& event);
+  void Record(const v1::StateEvent& event);
   void OnSessionMessage(const v1::SessionMessage& event);
   void OnHello(uint64_t session_id, const v1::OpenSessionRequest& message);
   void ForgetNodes();
@@ -110,6 +116,8 @@ class StateMachine {
   void ListEvents(uint64_t call_id, const v1::ListEventsRequest& request);
   void ReadLogs(uint64_t call_id, const v1::ReadLogsRequest& request);
   void DescribeLimits(uint64_t call_id, const v1::DescribeLimitsRequest& request);
+  void ListUsage(uint64_t call_id, const v1::ListUsageRequest& request);
+  void ListAudit(uint64_t call_id, const v1::ListAuditRequest& request);
 
   std::unique_ptr<Parts> parts_ = std::make_unique<Parts>();
 };

@@ -4,6 +4,7 @@
 #include <functional>
 
 #include "coordinator/state_machine/jobs.h"
+#include "coordinator/state_machine/privacy.h"
 
 namespace meshrun::coordinator {
 namespace {
@@ -18,8 +19,9 @@ void Watchers::Add(const Job& job, uint64_t call_id, const v1::WatchJobRequest& 
                    const View& view) {
   Watched& watched = jobs_[job.id()];
   Watcher& watcher = watched.by_call[call_id];
-  watcher.deltas = request.deltas();
-  watcher.curve = request.curve();
+  watcher.concealed = !MaySee(context_, job.view);
+  watcher.deltas = request.deltas() && !watcher.concealed;
+  watcher.curve = request.curve() && !watcher.concealed;
   Shared shared;
   Send(job, call_id, watched, watcher, view, &shared);
   if (!job.ended()) {
@@ -141,6 +143,11 @@ void Watchers::Send(const Job& job, uint64_t call_id, Watched& watched, Watcher&
   std::shared_ptr<const v1::WatchJobResponse> item =
       whole ? Whole(job, view, shared)
             : Delta(job, watched, watcher.version, *shared->groups != watcher.groups, view, shared);
+  if (watcher.concealed) {
+    auto without = std::make_shared<v1::WatchJobResponse>(*item);
+    Conceal(without->mutable_job());
+    item = std::move(without);
+  }
   // What it knows already is not told again: a queued job is looked at each second.
   std::string head;
   if (job.queued()) head = whole ? item->job().reason() : item->delta().head().reason();

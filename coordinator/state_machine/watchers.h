@@ -29,7 +29,8 @@ class Watchers {
   // The job as a client sees it: with its ranks, or without ranks and groups.
   using View = std::function<v1::Job(const Job& job, bool with_ranks)>;
 
-  // Tells the job as it is; a job that has ended is not watched.
+  // Tells the job as it is; a job that has ended is not watched. What the caller may not see of a
+  // private job he is not told.
   void Add(const Job& job, uint64_t call_id, const v1::WatchJobRequest& request, const View& view);
   void Remove(uint64_t call_id);
 
@@ -46,6 +47,7 @@ class Watchers {
   struct Watcher {
     bool deltas = false;
     bool curve = false;
+    bool concealed = false;
     // What it was told last.
     SteadyNanos at{0};
     v1::JobState state = v1::JOB_STATE_UNSPECIFIED;

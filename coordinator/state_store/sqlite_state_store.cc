@@ -18,7 +18,8 @@ namespace {
 
 // Rises with each change of what rows mean, so that an older program refuses what it would misread.
 //   2: appended values have rows of kind "n" (RendezvousStore::ChunkRowKey)
-constexpr int kSchemaVersion = 2;
+//   3: jobs may be private, and may be of an array that runs so many of them at a time
+constexpr int kSchemaVersion = 3;
 
 // Readable by this user alone, also where it was made with other rights. SQLite gives the rights of
 // the first file to those that it makes beside it.

@@ -106,20 +106,32 @@ absl::Status Standing::Check(std::string_view pem) {
   return Judge(pem);
 }
 
-absl::Status Standing::Judge(std::string_view pem) {
+std::string Standing::SerialOf(std::string_view pem) {
+  MutexLock lock(mu_);
+  const Known* const known = Find(pem);
+  return known == nullptr ? "" : known->serial;
+}
+
+const Standing::Known* Standing::Find(std::string_view pem) {
   auto it = known_.find(pem);
   if (it == known_.end()) {
     const auto certificate = ReadCertificate(pem);
-    if (!certificate.ok()) {
-      return absl::UnauthenticatedError("the caller's certificate cannot be read");
-    }
+    if (!certificate.ok()) return nullptr;
     if (known_.size() >= kMostKnown) known_.clear();
     it = known_
              .emplace(std::string(pem),
                       Known{certificate->common_name, certificate->serial, certificate->not_after})
              .first;
   }
-  const Known& known = it->second;
+  return &it->second;
+}
+
+absl::Status Standing::Judge(std::string_view pem) {
+  const Known* const found = Find(pem);
+  if (found == nullptr) {
+    return absl::UnauthenticatedError("the caller's certificate cannot be read");
+  }
+  const Known& known = *found;
   const WallNanos now = options_.clock->WallNow();
   if (now >= known.not_after) {
     return absl::UnauthenticatedError(

@@ -53,6 +53,8 @@ class Standing {
 
   // Checks a certificate in PEM form. UNAUTHENTICATED: it has ended, is denied, or is damaged.
   absl::Status Check(std::string_view pem);
+  // Its serial number, in hexadecimal; empty where it cannot be read.
+  std::string SerialOf(std::string_view pem);
   // Calls `end` once, on the thread of this object, when Check would fail; maybe while Forget is
   // being called, so it must refer to nothing that ends with the watch.
   uint64_t Watch(std::string pem, std::function<void(const absl::Status&)> end);
@@ -78,6 +80,8 @@ class Standing {
   explicit Standing(Options options) : options_(std::move(options)) {}
   absl::Status ReadList() MESHRUN_EXCLUDES(mu_);
   absl::Status Judge(std::string_view pem) MESHRUN_REQUIRES(mu_);
+  // Null: it cannot be read.
+  const Known* Find(std::string_view pem) MESHRUN_REQUIRES(mu_);
 
   const Options options_;
   Mutex mu_;

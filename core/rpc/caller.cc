@@ -36,13 +36,14 @@ grpc::Status RoleCheck::Process(const InputMetadata& metadata, grpc::AuthContext
   const std::string_view method =
       path == metadata.end() ? "" : std::string_view(path->second.data(), path->second.size());
   const Identity caller = IdentityOf(*context);
-  absl::Status status =
-      standing_ == nullptr ? absl::OkStatus() : standing_(CertificateOf(*context));
+  const std::string pem =
+      standing_ == nullptr && admit_ == nullptr ? std::string() : CertificateOf(*context);
+  absl::Status status = standing_ == nullptr ? absl::OkStatus() : standing_(pem);
   if (status.ok()) {
     status = path == metadata.end() ? absl::PermissionDeniedError("the call names no method")
                                     : CheckCall(caller, method);
   }
-  if (admit_ != nullptr) status = admit_(caller, method, status);
+  if (admit_ != nullptr) status = admit_(caller, pem, method, status);
   return grpc::Status(static_cast<grpc::StatusCode>(status.code()), std::string(status.message()));
 }
 

@@ -24,10 +24,11 @@ std::string CertificateOf(const grpc::AuthContext& context);
 // Whether a certificate, in PEM's form, holds still: certificates::Standing. Thread-safe.
 using CertificateCheck = std::function<absl::Status(std::string_view pem)>;
 
-// Whether a call is let in now. `allowed`: what certificate and roles say of it, which is the
-// answer where it is an error. Thread-safe.
-using CallAdmission = std::function<absl::Status(const Identity& caller, std::string_view method,
-                                                 const absl::Status& allowed)>;
+// Whether a call is let in now. `pem`: the caller's certificate. `allowed`: what certificate and
+// roles say of it, which is the answer where it is an error. Thread-safe.
+using CallAdmission =
+    std::function<absl::Status(const Identity& caller, std::string_view pem,
+                               std::string_view method, const absl::Status& allowed)>;
 
 // Runs CheckCall before every call of a server, whatever service it belongs to: a refused call
 // reaches no service. A connection may be older than the end of its certificate, or its place on a

@@ -26,6 +26,8 @@ constexpr MethodRule kRules[] = {
     {"/meshrun.v1.ClusterService/DescribeCluster", kReaders},
     {"/meshrun.v1.ClusterService/ListEvents", kReaders},
     {"/meshrun.v1.ClusterService/DescribeLimits", kReaders},
+    {"/meshrun.v1.ClusterService/ListUsage", kReaders},
+    {"/meshrun.v1.ClusterService/ListAudit", kOperateRole},
     {"/meshrun.v1.ClusterService/DrainNode", kOperateRole},
     {"/meshrun.v1.ClusterService/UndrainNode", kOperateRole},
     {"/meshrun.v1.ClusterService/RemoveNode", kOperateRole},

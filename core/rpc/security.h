@@ -61,8 +61,8 @@ std::string InsecureWarning(std::string_view address, const Security& security);
 absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> ServerCredentials(
     std::string_view role, std::string_view address, const Security& security,
     std::function<absl::Status(std::string_view pem)> standing = nullptr,
-    std::function<absl::Status(const Identity& caller, std::string_view method,
-                               const absl::Status& allowed)>
+    std::function<absl::Status(const Identity& caller, std::string_view pem,
+                               std::string_view method, const absl::Status& allowed)>
         admit = nullptr);
 absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> ChannelCredentials(
     std::string_view role, std::string_view address, const Security& security);

@@ -45,6 +45,8 @@ class JobFields(TypedDict, total=False):
     after: Sequence[str]
     account: str
     partition: str
+    array: str
+    private: bool
     log_limit: Union[int, str]
     log_bytes: Union[int, str]
     max_restarts: int
@@ -262,10 +264,31 @@ def _choice_field(field: str, choices: dict[str, object]) -> Callable[[str, obje
     return set_choice
 
 
-def _set_hold(key: str, value: object, spec: Any) -> None:
-    if not isinstance(value, bool):
-        raise _wrong(key, f"{value!r}: write hold=True or hold=False")
-    spec.hold = value
+def _switch_field(field: str) -> Callable[[str, object, Any], None]:
+    def set_switch(key: str, value: object, spec: Any) -> None:
+        if not isinstance(value, bool):
+            raise _wrong(key, f"{value!r}: write {key}=True or {key}=False")
+        setattr(spec, field, value)
+
+    return set_switch
+
+
+def _set_array(key: str, value: object, spec: Any) -> None:
+    """"0-99", "1,5,9", "0-99:10", each with "%10": so many at a time."""
+    wrong = _wrong(key, f"{value!r} is not an array: write for example '0-99', '1,5,9' or '0-99:10', and with %4 how many run at "
+                        "a time: '0-99%4'")
+    found = re.fullmatch(r"([\d,:-]+)(?:%([1-9]\d{0,8}))?", value, re.ASCII) if isinstance(value, str) else None
+    if not found:
+        raise wrong
+    indices: set[int] = set()
+    for part in found[1].split(","):
+        run = re.fullmatch(r"(\d{1,7})(?:-(\d{1,7}))?(?::([1-9]\d{0,6}))?", part, re.ASCII)
+        last = int(run[2] or run[1]) if run else 0
+        if not run or last < int(run[1]) or last > 1_000_000:
+            raise wrong
+        indices.update(range(int(run[1]), last + 1, int(run[3] or 1)))
+    spec.array.indices.extend(sorted(indices))
+    spec.array.at_once = int(found[2] or 0)
 
 
 def _set_command(key: str, value: object, spec: Any) -> None:
@@ -297,10 +320,12 @@ SETTERS: dict[str, Callable[[str, object, Any], None]] = {
     "priority": _number_field("priority", -(2**31), "5", 2**31 - 1),
     "constraints": _list_field("constraints", "write for example constraints=['zone=a', 'nvlink']"),
     "exclude_nodes": _list_field("exclude_nodes", "write for example exclude_nodes=['node-a', 'node-b']"),
-    "hold": _set_hold,
+    "hold": _switch_field("hold"),
     "after": _list_field("after", "write for example after=['ok:prepare-x1y2z3']"),
     "account": _text_field("account", "write the name of an account"),
     "partition": _text_field("partition", "write the name of a partition"),
+    "array": _set_array,
+    "private": _switch_field("private"),
     "log_limit": _amount_field("log_bytes"),
     "log_bytes": _amount_field("log_bytes"),
     "max_restarts": _number_field("max_restarts", 0, "3"),

@@ -123,12 +123,13 @@ class Client:
         """The job's progress over time, oldest first; not kept over restarts of the coordinator. Raises NotFoundError."""
         return [results.point_of(point) for point in self._get(job_id, max_ranks=1).curve]
 
-    def jobs(self, *, active_only: bool = False, limit: int = 1000) -> list[Job]:
-        """Jobs without their ranks, newest first, at most `limit`. active_only: those that have not ended."""
+    def jobs(self, *, active_only: bool = False, limit: int = 1000, array_id: str = "") -> list[Job]:
+        """Jobs without their ranks, newest first, at most `limit`. active_only: those that have not ended. array_id: those of
+        this array, which submit(array=...) has made: Job.array_id."""
         from .v1 import job_service_pb2
 
         found: list[Job] = []
-        request = job_service_pb2.ListJobsRequest(active_only=active_only)
+        request = job_service_pb2.ListJobsRequest(active_only=active_only, array_id=array_id)
         while len(found) < limit:
             request.page_size = min(limit - len(found), _PAGE)
             answer = self._calls.unary("jobs", "ListJobs", request)

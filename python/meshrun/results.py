@@ -166,6 +166,7 @@ class JobSpec:
     account: str
     partition: str
     log_bytes: int
+    private: bool
 
 
 @dataclasses.dataclass(frozen=True)
@@ -173,7 +174,7 @@ class Job:
     """A job as it was when the coordinator answered.
 
     reason: why it is in this state, in one sentence; may be empty. too_big: why the present nodes could never run it; only
-    Client.submit sets it. ranks: in rank order; only Client.job, watch and wait set them. mesh: with -1 resolved.
+    Client.submit sets it. array_id, array_index: where it is one of an array's jobs. ranks: in rank order; only Client.job, watch and wait set them. mesh: with -1 resolved.
     """
 
     id: str
@@ -192,6 +193,8 @@ class Job:
     progress: Optional[Progress]
     mesh: Mapping[str, int]
     too_big: str = ""
+    array_id: str = ""
+    array_index: Optional[int] = None
 
     @property
     def name(self) -> str:
@@ -213,7 +216,7 @@ class Job:
 @dataclasses.dataclass(frozen=True)
 class Event:
     """Something that happened, as `meshrun events` shows it. kind: for example "NodeLost". Empty ids: it concerns none.
-    cause: sequence of the event that led to it, None where none did."""
+    cause: sequence of the event that led to it, None where none did. actor: who asked for it; may be empty."""
 
     sequence: int
     at: Optional[datetime.datetime]
@@ -222,6 +225,7 @@ class Event:
     job_id: str
     node_id: str
     cause: Optional[int]
+    actor: str = ""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -339,6 +343,7 @@ def _spec_of(message: Any) -> JobSpec:
         account=message.account,
         partition=message.partition,
         log_bytes=message.log_bytes,
+        private=message.private,
     )
 
 
@@ -383,6 +388,8 @@ def job_of(message: Any, too_big: str = "") -> Job:
         progress=_progress_of(message.progress) if message.HasField("progress") else None,
         mesh=_mesh(message.mesh),
         too_big=too_big,
+        array_id=message.array_id,
+        array_index=message.array_index if message.array_id else None,
     )
 
 
@@ -402,7 +409,7 @@ def node_of(message: Any) -> Node:
 def event_of(message: Any) -> Event:
     """From meshrun.v1.ClusterEvent."""
     return Event(sequence=message.sequence, at=_time(message, "at"), kind=message.kind, message=message.message,
-                 job_id=message.job_id, node_id=message.node_id, cause=message.cause or None)
+                 job_id=message.job_id, node_id=message.node_id, cause=message.cause or None, actor=message.actor)
 
 
 def point_of(message: Any) -> ProgressPoint:

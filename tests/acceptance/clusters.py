@@ -219,12 +219,19 @@ class SecureCluster(Cluster):
         return [word for flag, file in (("cert", "tls.crt"), ("key", "tls.key"), ("ca", "ca.crt"))
                 for word in (f"--tls-{flag}", self.certificates / name / file)]
 
-    def serial(self, name):
-        return ssl._ssl._test_decode_cert(str(self.certificates / name / "tls.crt"))["serialNumber"]
+    def certificate(self, name):
+        return ssl._ssl._test_decode_cert(str(self.certificates / name / "tls.crt"))
 
-    def start_coordinator(self, state=None, address=None):
+    def serial(self, name):
+        return self.certificate(name)["serialNumber"]
+
+    def name_of(self, name):
+        """Common name of the certificate."""
+        return next(value for part in self.certificate(name)["subject"] for key, value in part if key == "commonName")
+
+    def start_coordinator(self, state=None, address="127.0.0.1:0"):
         self.coordinator, ready = self.site.daemon(
-            [*self.coordinator_within, binary("//coordinator:meshrun-coordinator"), "--listen", "127.0.0.1:0",
+            [*self.coordinator_within, binary("//coordinator:meshrun-coordinator"), "--listen", address,
              "--state-dir", state or self.state, "--tls-deny", self.denied, *self.tls("head"), *self.coordinator_flags], self.coordinator_env)
         self.site.env["MESHRUN_COORDINATOR"] = ready["address"]
         return self.coordinator

@@ -77,6 +77,12 @@ std::vector<FieldCase> Cases() {
        [](v1::JobSpec& spec) { spec.set_account("physics"); }},
       {"--partition", "partition", "gpu", "gpu",
        [](v1::JobSpec& spec) { spec.set_partition("gpu"); }},
+      {"--array", "array", "3,5-6%2", "3,5-6%2",
+       [](v1::JobSpec& spec) {
+         for (const uint32_t index : {3, 5, 6}) spec.mutable_array()->add_indices(index);
+         spec.mutable_array()->set_at_once(2);
+       }},
+      {"--private", "private", "", "true", [](v1::JobSpec& spec) { spec.set_private_(true); }},
       {"--log-limit", "log_limit,log_bytes", "100M", "100M",
        [](v1::JobSpec& spec) { spec.set_log_bytes(100 << 20); }},
       {"", "command", "", "[./run, --fast]",

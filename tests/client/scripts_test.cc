@@ -267,7 +267,7 @@ TEST_F(ScriptsTest, WaitGivesUpInTimeAndASignalReachesTheRanks) {
   EXPECT_EQ(absent.code, 2);
   EXPECT_THAT(absent.err, HasSubstr("has no rank 2: its ranks are 0 to 1"));
   const Result sent = Run({"signal", id, "USR1", "--ranks", "0"});
-  EXPECT_THAT(Run({"events", id}).out, HasSubstr("SIGUSR1 to rank 0\n"));
+  EXPECT_THAT(Run({"events", id}).out, HasSubstr("SIGUSR1 to rank 0 (by "));
   EXPECT_EQ(sent.code, 0) << sent.err;
   EXPECT_EQ(sent.out, id + "  SIGUSR1 sent\n");
   EXPECT_EQ(Run({"wait", id}).code, 1);

@@ -1,12 +1,13 @@
 """Items 1 and 4: what the operator's policy says, by the commands of docs/operations.md."""
 
+import csv
 import json
 import os
 import re
 import signal
 import time
 
-from harness import ROOT, check, wait_until
+from harness import ROOT, check, meshrun, wait_until
 from many_users_items.faults import fault
 from many_users_items.shared_cluster import SharedCluster
 
@@ -97,5 +98,56 @@ def of_the_docs(site):
     os.kill(cluster.coordinator.pid, signal.SIGHUP)
     cluster.succeeds([waiting])
     cluster.run("bob", "cancel", "--now", sleeping)
-    return ("the policy of docs/operations.md: partitions, accounts, defaults and 5 refusals; quotas hold up bob and nobody else; "
-            "three reloads, one refused")
+    return "; ".join(["the policy of docs/operations.md: partitions, accounts, defaults and 5 refusals; quotas hold up bob and nobody else; "
+                      "three reloads, one refused", scripts_of_the_docs(cluster, page), private_job(cluster), usage(cluster)])
+
+
+def scripts_of_the_docs(cluster, page):
+    """Arrays and dependencies: the page's blocks of a shell, as ada."""
+    (cluster.site.directory / "prepare").write_text("#!/bin/sh\nexit 0\n")
+    (cluster.site.directory / "prepare").chmod(0o755)
+    (cluster.site.directory / "train").write_text("#!/bin/sh\nexit 0\n")
+    (cluster.site.directory / "train").chmod(0o755)
+    blocks = [re.sub(r"^  ", "", block, flags=re.M) for block in re.findall(r"```sh\n(.*?)```", page, re.S)
+              if "--array" in block or "--after" in block]
+    check(len(blocks) == 2, f"the page has {len(blocks)} such scripts")
+    for block in blocks:
+        code, out, err, _ = cluster.site.run(["bash", "-euc", 'meshrun() { "$MESHRUN" "$@"; }\n' + block], timeout=60,
+                                             env={**cluster.env_of("ada"), "MESHRUN": str(meshrun())})
+        check(code == 0, f"a script of the page exited {code}: {err.strip()[-300:]}")
+        if "--array" in block:
+            check(out.count("SUCCEEDED") == 4 and out.endswith("learning rate number 3\n"), out)
+    array = cluster.submit("ada", ["--array", "0-7%2"], "sleep", 0.2).rpartition("_")[0]
+    most, jobs = 0, []
+    while not jobs or any(job["state"] not in ("JOB_STATE_SUCCEEDED", "JOB_STATE_FAILED") for job in jobs):
+        jobs = [job for job in json.loads(cluster.run("ada", "ps", "--all", "-o", "json")[1])["jobs"] if job.get("arrayId") == array]
+        most = max(most, sum(job["state"] in ("JOB_STATE_RENDEZVOUS", "JOB_STATE_RUNNING", "JOB_STATE_QUIESCING") for job in jobs))
+        time.sleep(0.02)
+    check(len(jobs) == 8 and all(job["state"] == "JOB_STATE_SUCCEEDED" for job in jobs), f"{[job['state'] for job in jobs]}")
+    check(most == 2, f"{most} of the array ran at a time")
+    return "the page's scripts of arrays and dependencies; 8 jobs of an array, 2 at a time"
+
+
+def private_job(cluster):
+    job_id = cluster.submit("ada", ["--private", "--env", "TOKEN=hush"], "sh", "-c", "echo hush; exit 3")
+    cluster.run("ada", "wait", job_id)
+    shown = [["describe", job_id], ["describe", job_id, "-o", "json"], ["ps", "--all", "-o", "json"], ["events", job_id], ["why", job_id],
+             ["logs", job_id], ["usage", "--by", "job"]]
+    for words in shown:
+        for user, may in (("bob", False), ("ada", True), ("client", True)):
+            code, out, err, _ = cluster.run(user, *words)
+            check(may or "hush" not in out + err, f"bob sees it in {words[0]}: {out}{err}")
+            check((code == 0) == (may or words[0] != "logs"), f"{user}: {words[0]} exited {code}: {err}")
+    check("hush" in cluster.run("ada", "logs", job_id)[1], "ada does not see her own output")
+    return f"a private job shows nothing in {len(shown)} commands of bob's"
+
+
+def usage(cluster):
+    job_id = cluster.submit("ada", ["--nproc-per-node", 2], "sleep", 1)
+    cluster.succeeds([job_id])
+    rows = list(csv.DictReader(cluster.run("ada", "usage", "--since", "1h", "-o", "csv")[1].splitlines()))
+    ended = [job for job in json.loads(cluster.ask("ps", "--all", "-o", "json", "--limit", 1000))["jobs"] if "finishedAt" in job]
+    check(sorted(row["job_id"] for row in rows) == sorted(job["jobId"] for job in ended), f"{len(rows)} records of {len(ended)} ended jobs")
+    row = next(row for row in rows if row["job_id"] == job_id)
+    check(row["user"] == "ada" and 2 <= float(row["cpu_seconds"]) < 4, f"it is counted as {row}")
+    return f"{len(rows)} of {len(ended)} ended jobs in usage, 2 ranks for a second are {float(row['cpu_seconds']):.2f} CPU seconds"

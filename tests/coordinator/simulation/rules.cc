@@ -76,6 +76,7 @@ void Rules::CheckRow(const StateMachine& machine, const Job& job, const Facts& f
     record.clear_generation_since();
     record.clear_queued_since();
     record.clear_not_before();
+    record.clear_held_time();
     view.clear_ranks();
     view.clear_progress();
     view.clear_revision();

@@ -10,6 +10,7 @@ namespace meshrun::coordinator::testing {
 namespace {
 
 using ::testing::Contains;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 class DurabilityTest : public ContinuationTest {
@@ -298,6 +299,9 @@ TEST_F(DurabilityTest, EveryFieldOfAJobsRecordSurvivesARestart) {
   record.add_env()->set_name("TOKEN");
   record.add_waits_for("ok:train-0");
   record.mutable_longest_step()->set_seconds(7);
+  record.mutable_held_time()->set_slot_seconds(7);
+  record.mutable_held_time()->set_gpu_seconds(8);
+  record.mutable_held_time()->mutable_as_of()->set_seconds(1000);
   record.mutable_not_before()->set_seconds(1030);
   // The first of active jobs alone, the second of jobs in the queue that are not held.
   record.mutable_generation_since();

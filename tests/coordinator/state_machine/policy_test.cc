@@ -83,7 +83,7 @@ TEST(PolicyFileTest, WhatIsWrongIsNamedWithItsPlace) {
            {"limits: {ranks: 1, ranks: 2}", "ranks: set before, at line 1"},
            {"limits: {}\n---\nlimits: {}", "a policy is one document"},
            {"limits: {", "p.yaml:"},
-           {"- 1", "write a map of limits, users, accounts, partitions"}}) {
+           {"- 1", "write a map of limits, users, accounts, partitions, private_jobs"}}) {
     const auto policy = ParsePolicy("p.yaml", yaml);
     ASSERT_TRUE(absl::IsInvalidArgument(policy.status())) << yaml;
     EXPECT_THAT(Message(policy.status()), HasSubstr(what)) << yaml;

@@ -1,0 +1,27 @@
+#include "client/cli/times.h"
+
+#include <fmt/format.h>
+
+#include <string>
+
+#include "absl/time/time.h"
+#include "core/text.h"
+
+namespace meshrun::client {
+
+absl::StatusOr<std::chrono::nanoseconds> ParseTime(std::string_view text,
+                                                   std::chrono::nanoseconds now) {
+  if (const auto ago = ParseDuration(text); ago.ok()) return now - *ago;
+  for (const char* const format : {"%Y-%m-%d", "%Y-%m-%d %H:%M", "%Y-%m-%d %H:%M:%S"}) {
+    absl::Time time;
+    std::string error;
+    if (absl::ParseTime(format, std::string(text), absl::UTCTimeZone(), &time, &error))
+      return std::chrono::nanoseconds(absl::ToUnixNanos(time));
+  }
+  return absl::InvalidArgumentError(fmt::format(
+      "'{}' is not a time: write how long ago, for example 7d or 12h, or a date, for example "
+      "2026-11-01 or \"2026-11-01 08:30\"",
+      text));
+}
+
+}  // namespace meshrun::client

@@ -1,0 +1,38 @@
+#include "coordinator/services/refused_calls.h"
+
+#include <utility>
+
+#include "core/utf8.h"
+
+namespace meshrun::coordinator {
+namespace {
+
+constexpr size_t kMostMethodBytes = 256;
+
+}  // namespace
+
+void RefusedCalls::OnRefused(const std::string& caller, const std::string& certificate,
+                             std::string_view method, const absl::Status& why) {
+  MutexLock lock(mu_);
+  if (loop_ == nullptr) return;
+  const auto not_recorded = limit_.Admit(caller, clock_.SteadyNow());
+  if (!not_recorded.has_value()) return;
+  v1::StateEvent event;
+  event.mutable_caller()->set_user(caller);
+  event.mutable_caller()->set_certificate(certificate);
+  v1::RefusedCall& refused = *event.mutable_refused_call();
+  // The path is whatever the caller has sent.
+  refused.set_method(
+      std::string(Utf8Prefix(ReplaceBytes(method.substr(0, kMostMethodBytes)), kMostMethodBytes)));
+  refused.set_code(static_cast<int>(why.code()));
+  refused.set_message(std::string(why.message()));
+  refused.set_not_recorded(*not_recorded);
+  loop_->PostEnd(std::move(event));
+}
+
+void RefusedCalls::Stop() {
+  MutexLock lock(mu_);
+  loop_ = nullptr;
+}
+
+}  // namespace meshrun::coordinator

@@ -1,0 +1,33 @@
+// Calls that their caller may not make, which reach no service: told to the loop, for the audit.
+// Thread-safe.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "absl/status/status.h"
+#include "coordinator/event_loop/event_loop.h"
+#include "coordinator/state_machine/refusal_limit.h"
+#include "core/clock.h"
+#include "core/mutex.h"
+
+namespace meshrun::coordinator {
+
+class RefusedCalls {
+ public:
+  RefusedCalls(const Clock& clock, EventLoop& loop) : clock_(clock), loop_(&loop) {}
+
+  // `certificate`: its serial number. Only so many of one caller are told: see RefusalLimit.
+  void OnRefused(const std::string& caller, const std::string& certificate, std::string_view method,
+                 const absl::Status& why);
+  // The loop ends; calls may be refused later still.
+  void Stop();
+
+ private:
+  const Clock& clock_;
+  Mutex mu_;
+  EventLoop* loop_ MESHRUN_GUARDED_BY(mu_);
+  RefusalLimit limit_ MESHRUN_GUARDED_BY(mu_);
+};
+
+}  // namespace meshrun::coordinator
