@@ -106,6 +106,8 @@ class Client {
   absl::StatusOr<v1::Node> RemoveNode(const std::string& node, bool gone = false);
   // What the policy allows this user, and what his jobs have; empty: the caller.
   absl::StatusOr<v1::DescribeLimitsResponse> DescribeLimits(const std::string& user = "");
+  // The coordinator's state as an SQLite file, whole and checked. `*term`: the coordinator's.
+  absl::StatusOr<std::string> Backup(uint64_t* term);
   // All pages, oldest first; `next` of the answer is 0.
   absl::StatusOr<v1::ListUsageResponse> ListUsage(v1::ListUsageRequest request);
   absl::StatusOr<v1::ListAuditResponse> ListAudit(v1::ListAuditRequest request);

@@ -1,5 +1,6 @@
 // What a Client asks about nodes, the queue and the cluster.
 #include "client/client_impl.h"
+#include "core/hash.h"
 #include "core/status.h"
 
 namespace meshrun::client {
@@ -35,6 +36,25 @@ absl::StatusOr<v1::ListAuditResponse> Client::ListAudit(v1::ListAuditRequest req
       std::move(request), [this](const v1::ListAuditRequest& page, v1::ListAuditResponse* out) {
         return impl_->Call(impl_->cluster, &v1::ClusterService::Stub::ListAudit, page, out);
       });
+}
+
+absl::StatusOr<std::string> Client::Backup(uint64_t* term) {
+  const auto stub = impl_->cluster.Get();
+  grpc::ClientContext context;
+  rpc::SetTimeout(context, std::chrono::minutes(10));
+  const auto reader = stub->Backup(&context, v1::BackupRequest());
+  std::string file;
+  std::string sha256;
+  v1::BackupResponse response;
+  while (reader->Read(&response)) {
+    file += response.data();
+    sha256 = response.sha256();
+    *term = response.term();
+  }
+  MESHRUN_RETURN_IF_ERROR(Impl::Explain(reader->Finish(), impl_->options.address));
+  if (file.empty() || sha256 != Sha256(file))
+    return absl::DataLossError("the backup did not arrive as it was sent: make it again");
+  return file;
 }
 
 absl::StatusOr<std::vector<v1::Node>> Client::ListNodes() {

@@ -73,6 +73,7 @@ struct Flags {
   uint32_t keep_usage = 100'000;
   uint32_t keep_audit = 100'000;
   std::string audit_file;
+  bool restored = false;
   std::string keep_jobs_for;
   std::string keep_jobs_at_least = "10m";
   std::string keep_lost_nodes = "24h";
@@ -182,6 +183,7 @@ int Serve(const Flags& flags, std::chrono::milliseconds lease, std::chrono::mill
   options.health = flags.health;
   options.connections.per_address = flags.connections_per_address;
   options.record_path = flags.record_events;
+  options.restored = flags.restored;
   if (!flags.audit_file.empty()) {
     auto file = AuditFile::Open(flags.audit_file, [](const std::string& text) {
       meshrun::log::Error("the file of the audit cannot be written: its lines wait",
@@ -249,6 +251,11 @@ int main(int argc, char** argv) {
                      "Directory of jobs, nodes and events; one coordinator at a time");
   app.add_flag("--ephemeral", flags.ephemeral, "Keep the state in memory only")
       ->excludes(state_dir);
+  app.add_flag(
+         "--restored", flags.restored,
+         "The state directory is a copy: ask the hosts what they run, let that go on, and hold "
+         "jobs that may have ended since")
+      ->needs(state_dir);
   app.add_option("--lease", flags.lease, "A worker silent for longer is lost")
       ->capture_default_str();
   app.add_option("--heartbeat", flags.heartbeat, "How often workers say that they live")

@@ -62,6 +62,7 @@ class RunningServer : public Server {
                .record_path = options_.record_path,
                .audit_file = options_.audit_file.get(),
                .has_cluster_id = has_state_,
+               .restored = options_.restored,
                .on_turn = [this] { health_.Turned(); }}) {}
   ~RunningServer() override { Stop(); }
 
@@ -173,6 +174,7 @@ class RunningServer : public Server {
   }
   Shell MakeShell() {
     Shell shell{loop_, recipients_, standing_.get(), acceptor_.get()};
+    if (has_state_) shell.store = options_.store.get();
     if (SenderLimits(options_)) {
       shell.streams = &streams_;
       shell.sessions = &worker_sessions_;

@@ -35,6 +35,8 @@ class Server {
     std::string record_path;
     // Null: the audit has no file.
     std::unique_ptr<AuditFile> audit_file;
+    // The store holds a copy: coordinator/state_machine/roll_call.h.
+    bool restored = false;
     const Clock* clock = &Clock::Real();
     rpc::LoopHealth::Options health;
     // On a TCP address.

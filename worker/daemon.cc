@@ -198,7 +198,8 @@ absl::Status Daemon::Init() {
           .on_welcome = [this](const v1::Welcome& welcome,
                                const v1::Hello& hello) { OnWelcome(welcome, hello); },
           .on_message = [this](const v1::OpenSessionResponse& message) { OnMessage(message); },
-          .on_refused = [this](const absl::Status& status) { return OnRefused(status); }});
+          .on_refused = [this](const absl::Status& status) { return OnRefused(status); }},
+      state_dir_->term());
   agent_server_ = std::make_unique<AgentServer>(loop_, *generations_, channels[2], node_id(),
                                                 state_dir_->incarnation());
 
@@ -313,6 +314,13 @@ void Daemon::OnWelcome(const v1::Welcome& welcome, const v1::Hello& hello) {
       std::max<std::chrono::nanoseconds>(ping_interval_, std::chrono::milliseconds(10));
   if (const absl::Status joined = state_dir_->JoinCluster(welcome.cluster_id()); !joined.ok()) {
     log::Warning("cannot write which cluster this node belongs to", {{"error", joined}});
+  }
+  if (const absl::Status kept = state_dir_->KeepTerm(session_->term()); !kept.ok())
+    log::Warning("cannot write the coordinator's term", {{"error", kept}});
+  if (welcome.roll_call()) {
+    log::Info("the coordinator was restored from a copy, and asks what runs here");
+    for (v1::OpenSessionRequest& details : generations_->Details())
+      session_->Send(std::move(details));
   }
   generations_->OnSession(lease, hello);
   // It may have changed while the session was being opened, when nothing could be sent.

@@ -139,14 +139,15 @@ class SessionStream
 };
 
 Session::Session(EventLoop& loop, std::shared_ptr<rpc::RenewedChannel> channel,
-                 uint64_t incarnation, Handler handler)
+                 uint64_t incarnation, Handler handler, uint64_t term)
     : loop_(loop),
       stub_(std::move(channel)),
       incarnation_(incarnation),
       handler_(std::move(handler)),
       number_(static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::microseconds>(
                                         std::chrono::system_clock::now().time_since_epoch())
-                                        .count())) {}
+                                        .count())),
+      term_(term) {}
 
 Session::~Session() = default;
 

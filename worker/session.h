@@ -54,8 +54,9 @@ class Session {
     std::function<bool(const absl::Status&)> on_refused;
   };
 
+  // `term`: the highest that is known.
   Session(EventLoop& loop, std::shared_ptr<rpc::RenewedChannel> channel, uint64_t incarnation,
-          Handler handler);
+          Handler handler, uint64_t term = 0);
   ~Session();
 
   // `contact`: what Contact says until the coordinator answers.

@@ -79,6 +79,7 @@ void AddWhy(FlagSet& root, Commands* commands);
 void AddWait(FlagSet& root, Commands* commands);
 void AddSignal(FlagSet& root, Commands* commands);
 void AddLimits(FlagSet& root, Commands* commands);
+void AddBackup(FlagSet& root, Commands* commands);
 void AddUsage(FlagSet& root, Commands* commands);
 void AddAudit(FlagSet& root, Commands* commands);
 void AddNodes(FlagSet& root, Commands* commands);

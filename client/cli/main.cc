@@ -159,6 +159,7 @@ int Main(int argc, char** argv) {
   AddAudit(flags, &commands);
   AddNodes(flags, &commands);
   AddNode(flags, &commands);
+  AddBackup(flags, &commands);
   AddDev(flags, &commands);
   AddCa(flags, &commands);
   AddDoctor(flags, &commands);

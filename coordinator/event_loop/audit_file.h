@@ -1,6 +1,6 @@
 // The audit as a file, for collectors of logs: one JSON object a line, in the form of AuditRecord,
-// each once. Lines are written when their records are durable, and what the file lacks at a start of
-// the coordinator is added then.
+// each once. Lines are written when their records are durable, and what the file lacks at a start
+// of the coordinator is added then.
 //
 // It may be renamed, for rotation: Reopen() makes a new one. The owner calls Write on one thread at
 // a time.
@@ -22,8 +22,9 @@ namespace meshrun::coordinator {
 
 class AuditFile {
  public:
-  // Readable by this user alone. `on_problem`: it cannot be written any more, said once until it can
-  // again. Errors: those of opening and reading the file; DATA_LOSS: its last line is no record.
+  // Readable by this user alone. `on_problem`: it cannot be written any more; said once until it
+  // can again. Errors: those of opening and reading the file; DATA_LOSS: its last line is no
+  // record.
   static absl::StatusOr<std::unique_ptr<AuditFile>> Open(
       std::string path, std::function<void(const std::string&)> on_problem);
 

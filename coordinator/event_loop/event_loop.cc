@@ -20,7 +20,6 @@
 namespace meshrun::coordinator {
 namespace {
 
-constexpr int kClusterIdLength = 20;
 // During a commit that takes longer heartbeats are answered: most commits are over before.
 constexpr std::chrono::milliseconds kSlowCommit(200);
 // A commit that takes longer stops the state machine's clock.
@@ -62,7 +61,8 @@ void WarnIfSlow(const v1::StateEvent& event, std::chrono::steady_clock::duration
 }  // namespace
 
 absl::Status EventLoop::Start() {
-  MESHRUN_ASSIGN_OR_RETURN(term_, options_.store.BeginTerm());
+  MESHRUN_ASSIGN_OR_RETURN(const uint64_t term, options_.store.BeginTerm());
+  term_ = term;
   if (options_.has_cluster_id) MESHRUN_RETURN_IF_ERROR(FindClusterId());
   if (!options_.record_path.empty()) {
     // Events hold what users submit: nobody else's business.
@@ -372,6 +372,10 @@ void EventLoop::StandStill(SteadyNanos took) {
 }
 
 void EventLoop::Release() {
+  std::optional<BeginAnew> anew;
+  for (const Action& action : unreleased_) {
+    if (const auto* const begin = std::get_if<BeginAnew>(&action)) anew = *begin;
+  }
   options_.recipients.Deliver(std::exchange(unreleased_, {}));
   for (const v1::StateEvent& event : uncommitted_) {
     if (event.has_session_closed()) {
@@ -379,6 +383,7 @@ void EventLoop::Release() {
     }
   }
   uncommitted_.clear();
+  if (anew.has_value()) Begin(*anew);
 }
 
 void EventLoop::SetPolicy(v1::Policy policy, v1::Caller by) {
@@ -391,53 +396,6 @@ void EventLoop::SetPolicy(v1::Policy policy, v1::Caller by) {
     policy_ = std::move(policy);
   }
   PostEnd(std::move(event));
-}
-
-v1::StateEvent EventLoop::RestoreEvent(std::vector<v1::StateRow> rows) const {
-  v1::StateEvent event;
-  v1::RestoreEvent& restore = *event.mutable_restore();
-  restore.set_term(term_);
-  restore.set_cluster_id(cluster_id_);
-  *restore.mutable_lease() = ToProtoDuration(options_.lease);
-  *restore.mutable_heartbeat_interval() = ToProtoDuration(options_.heartbeat);
-  *restore.mutable_retention() = options_.retention;
-  *restore.mutable_quarantine() = options_.quarantine;
-  {
-    MutexLock lock(policy_mu_);
-    *restore.mutable_policy() = policy_;
-  }
-  if (options_.audit_file != nullptr) options_.audit_file->Write(rows);
-  // Moved: the rows can be most of what there is memory for.
-  restore.mutable_rows()->Reserve(static_cast<int>(rows.size()));
-  for (v1::StateRow& row : rows) *restore.add_rows() = std::move(row);
-  rows = {};
-  return Stamped(std::move(event));
-}
-
-absl::Status EventLoop::FindClusterId() {
-  MESHRUN_ASSIGN_OR_RETURN(const std::vector<v1::StateRow> rows, options_.store.Load());
-  v1::StateRow row;
-  row.set_table(v1::STATE_TABLE_META);
-  row.set_key("cluster_id");
-  for (const v1::StateRow& known : rows) {
-    if (known.table() == row.table() && known.key() == row.key()) cluster_id_ = known.value();
-  }
-  if (!cluster_id_.empty()) return absl::OkStatus();
-  RandomIdSource ids;
-  cluster_id_ = ids.Suffix(kClusterIdLength);
-  row.set_value(cluster_id_);
-  return options_.store.Commit(term_, {row});
-}
-
-absl::Status EventLoop::Restore() {
-  MESHRUN_ASSIGN_OR_RETURN(std::vector<v1::StateRow> rows, options_.store.Load());
-  Batch batch;
-  batch.push_back(RestoreEvent(std::move(rows)));
-  Actions actions = StepBatch(machine_, batch);
-  MESHRUN_RETURN_IF_ERROR(actions.damage);
-  MESHRUN_RETURN_IF_ERROR(options_.store.Commit(term_, actions.rows));
-  record_ << std::exchange(unrecorded_, {}) << std::flush;
-  return absl::OkStatus();
 }
 
 }  // namespace meshrun::coordinator

@@ -73,11 +73,14 @@ class EventLoop {
     AuditFile* audit_file = nullptr;
     // Whether the store has a cluster id, made when it is first used; else there is none.
     bool has_cluster_id = false;
+    // The state is a copy: RollCall comes first.
+    bool restored = false;
     // Called on the loop's thread at each turn, at least once a second: for health checks.
     std::function<void()> on_turn;
   };
 
-  explicit EventLoop(const Options& options) : options_(options), policy_(options.policy) {
+  explicit EventLoop(const Options& options)
+      : options_(options), restored_(options.restored), policy_(options.policy) {
     if (options_.sender_limits) senders_.emplace(*options_.sender_limits);
   }
   ~EventLoop() { Stop(); }
@@ -105,7 +108,7 @@ class EventLoop {
 
   // Id for a call or session; unique in this process.
   uint64_t NewId() { return next_id_.fetch_add(1); }
-  uint64_t term() const { return term_; }
+  uint64_t term() const { return term_.load(); }
   // Empty while all is well.
   std::string read_only_reason() const;
 
@@ -140,13 +143,17 @@ class EventLoop {
   // The steady clock without the time in which commits hung.
   SteadyNanos Now() const { return options_.clock.SteadyNow() - SteadyNanos(stood_still_.load()); }
   v1::StateEvent Stamped(v1::StateEvent event) const;
-  v1::StateEvent RestoreEvent(std::vector<v1::StateRow> rows) const;
   void Enqueue(v1::StateEvent event, Senders::Event sent) MESHRUN_REQUIRES(mu_);
   // RESOURCE_EXHAUSTED: beyond a limit with so many bytes more.
   absl::Status CheckRoom(size_t bytes) const MESHRUN_REQUIRES(mu_);
-  absl::Status Restore();
-  absl::Status FindClusterId();
   void Poke();
+
+  // restore.cc
+  v1::StateEvent RestoreEvent(std::vector<v1::StateRow> rows) const;
+  absl::Status Restore();
+  // What BeginAnew says.
+  void Begin(const BeginAnew& anew);
+  absl::Status FindClusterId();
 
   // read_only.cc
   void EnterReadOnly(Mode mode, const std::string& reason);
@@ -166,7 +173,9 @@ class EventLoop {
 
   const Options options_;
   StateMachine machine_;
-  uint64_t term_ = 0;
+  // Rises on the loop's thread, while no commit is under way.
+  std::atomic<uint64_t> term_{0};
+  bool restored_ = false;
   std::string cluster_id_;
   std::atomic<uint64_t> next_id_{1};
   // Nanoseconds.

@@ -53,7 +53,7 @@ bool IsRead(const v1::StateEvent& event) {
     case v1::StateEvent::kGetWorld:
     case v1::StateEvent::kUploadFlightRecord:
     case v1::StateEvent::kNotice:
-    case v1::StateEvent::kRefusedCall:
+    case v1::StateEvent::kOutsideCall:
     case v1::StateEvent::kSetPolicy:
     case v1::StateEvent::kCommitCheckpoint:
     case v1::StateEvent::kGetCheckpoint:

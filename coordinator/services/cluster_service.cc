@@ -1,5 +1,7 @@
 #include "coordinator/services/cluster_service.h"
 
+#include "coordinator/services/backup_call.h"
+
 namespace meshrun::coordinator {
 namespace {
 
@@ -23,6 +25,11 @@ grpc::ServerUnaryReactor* ClusterService::DescribeCluster(grpc::CallbackServerCo
                                                           v1::DescribeClusterResponse* response) {
   return PostUnary<&v1::StateEvent::mutable_describe_cluster, DescribeCall>(shell_, *context,
                                                                             *request, response);
+}
+
+grpc::ServerWriteReactor<v1::BackupResponse>* ClusterService::Backup(
+    grpc::CallbackServerContext* context, const v1::BackupRequest* request) {
+  return BeginBackup(shell_, *context, *request);
 }
 
 MESHRUN_POST_UNARY(ClusterService, ListEvents, list_events)

@@ -23,6 +23,8 @@ class ClusterService : public v1::ClusterService::CallbackService {
                                         v1::UndrainNodeResponse*) override;
   grpc::ServerUnaryReactor* RemoveNode(grpc::CallbackServerContext*, const v1::RemoveNodeRequest*,
                                        v1::RemoveNodeResponse*) override;
+  grpc::ServerWriteReactor<v1::BackupResponse>* Backup(grpc::CallbackServerContext*,
+                                                       const v1::BackupRequest*) override;
   grpc::ServerUnaryReactor* ListUsage(grpc::CallbackServerContext*, const v1::ListUsageRequest*,
                                       v1::ListUsageResponse*) override;
   grpc::ServerUnaryReactor* ListAudit(grpc::CallbackServerContext*, const v1::ListAuditRequest*,

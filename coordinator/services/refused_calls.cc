@@ -20,7 +20,7 @@ void RefusedCalls::OnRefused(const std::string& caller, const std::string& certi
   v1::StateEvent event;
   event.mutable_caller()->set_user(caller);
   event.mutable_caller()->set_certificate(certificate);
-  v1::RefusedCall& refused = *event.mutable_refused_call();
+  v1::OutsideCall& refused = *event.mutable_outside_call();
   // The path is whatever the caller has sent.
   refused.set_method(
       std::string(Utf8Prefix(ReplaceBytes(method.substr(0, kMostMethodBytes)), kMostMethodBytes)));

@@ -29,6 +29,8 @@ struct Shell {
   certificates::Standing* standing = nullptr;
   // Null on a Unix socket.
   rpc::Acceptor* acceptor = nullptr;
+  // Null where the coordinator keeps no state.
+  StateStore* store = nullptr;
   // Null without TLS.
   OpenStreams* streams = nullptr;
   OpenStreams* sessions = nullptr;

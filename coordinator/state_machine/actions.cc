@@ -36,6 +36,9 @@ struct Printer {
   std::string operator()(const WriteLog& a) const {
     return fmt::format("log {}{}", a.warning ? "warning " : "", a.text);
   }
+  std::string operator()(const BeginAnew& a) const {
+    return fmt::format("begin anew above term {}: {}", a.term, a.message);
+  }
 };
 
 }  // namespace

@@ -71,8 +71,16 @@ struct WriteLog {
   std::string text;
 };
 
+// When the rows are durable: the shell raises the term above this one, restores what is on disk as
+// after any start, ends all sessions, and notes this event.
+struct BeginAnew {
+  uint64_t term = 0;
+  std::string kind;
+  std::string message;
+};
+
 using Action = std::variant<SendToSession, CloseSession, ReplyToCall, StreamItem, OpenLogRelay,
-                            EndUploads, WriteLog>;
+                            EndUploads, WriteLog, BeginAnew>;
 
 struct Actions {
   std::vector<Action> list;

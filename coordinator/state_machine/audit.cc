@@ -96,8 +96,8 @@ void Audit::OnStepped(const v1::StateEvent& event, const std::optional<absl::Sta
   v1::AuditRecord record;
   absl::Status status = outcome.value_or(absl::OkStatus());
   record.set_method(MethodOf(event));
-  if (event.has_refused_call()) {
-    const v1::RefusedCall& refused = event.refused_call();
+  if (event.has_outside_call()) {
+    const v1::OutsideCall& refused = event.outside_call();
     record.set_method(refused.method());
     record.set_not_recorded(refused.not_recorded());
     status = absl::Status(static_cast<absl::StatusCode>(refused.code()), refused.message());

@@ -23,8 +23,8 @@ class Audit {
 
   Audit(Context& context, JobTable& jobs) : context_(context), jobs_(jobs) {}
 
-  // The event has been stepped. `outcome`: its answer; absent: it has none yet, and none of these is
-  // an error. `submitted`: the job that it made; empty: none.
+  // The event has been stepped. `outcome`: its answer; absent: it has none yet, and none of these
+  // is an error. `submitted`: the job that it made; empty: none.
   void OnStepped(const v1::StateEvent& event, const std::optional<absl::Status>& outcome,
                  const std::string& submitted);
   // The event that is being stepped changes nothing: the same was asked for before.

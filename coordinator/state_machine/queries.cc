@@ -284,8 +284,9 @@ void StateMachine::ReadLogs(uint64_t call_id, const v1::ReadLogsRequest& request
     context.Reply(call_id, std::move(status));
     return;
   }
-  const uint64_t generation =
-      request.generation() == 0 ? job.view.generation() : request.generation();
+  // After a roll call a job's number may be beyond its last generation.
+  const uint64_t last = job.worlds.empty() ? job.view.generation() : job.worlds.rbegin()->first;
+  const uint64_t generation = request.generation() == 0 ? last : request.generation();
   const auto world = job.worlds.find(generation);
   if (world == job.worlds.end()) {
     context.Reply(

@@ -2,8 +2,8 @@
 // them are kept.
 //
 // They are kept as their bytes, which take a fraction of the memory of their messages. A page of
-// them is read at a time, and a page looks at so many records at most: a search of all takes several
-// calls, and others are served between them.
+// them is read at a time, and a page looks at so many records at most: a search of all takes
+// several calls, and others are served between them.
 #pragma once
 
 #include <algorithm>

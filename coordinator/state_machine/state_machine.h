@@ -14,6 +14,7 @@
 //   jobs.*, job_records.cc, job_places.cc, curve.*
 //                                       records of jobs
 //   job_phase.*                         where a job stands, and what may follow
+//   session_messages.cc                 what workers say
 //   job_commands.cc                     submit, cancel
 //   watchers.*, queries.cc              what clients watch and ask
 //   event_causes.*                      which event led to which
@@ -22,6 +23,7 @@
 //   policy.*, quotas.*                  what users may have
 //   held_time.*, usage.*                what jobs have used
 //   audit.*, refusal_limit.*            who asked for what
+//   roll_call.*                         what runs, where the state is a copy
 //   row_log.h                           records that are only added
 //   dependencies.*                      jobs that wait for others
 //   placement.*                         on which nodes
@@ -53,6 +55,7 @@
 #include "coordinator/state_machine/nodes.h"
 #include "coordinator/state_machine/queue.h"
 #include "coordinator/state_machine/rendezvous_store.h"
+#include "coordinator/state_machine/roll_call.h"
 #include "coordinator/state_machine/stragglers.h"
 
 namespace meshrun::coordinator {
@@ -98,9 +101,10 @@ class StateMachine {
   void ExpireDue(SteadyNanos previous);
   void Dispatch(const v1::StateEvent& event);
   void Record(const v1::StateEvent& event);
+  void ForgetNodes();
+  // session_messages.cc
   void OnSessionMessage(const v1::SessionMessage& event);
   void OnHello(uint64_t session_id, const v1::OpenSessionRequest& message);
-  void ForgetNodes();
 
   // job_commands.cc
   void Submit(uint64_t call_id, const v1::SubmitJobRequest& request);
@@ -120,6 +124,8 @@ class StateMachine {
   void ListAudit(uint64_t call_id, const v1::ListAuditRequest& request);
 
   std::unique_ptr<Parts> parts_ = std::make_unique<Parts>();
+  // In place of all that, after a restore of a copy.
+  std::optional<RollCall> roll_call_;
 };
 
 }  // namespace meshrun::coordinator

@@ -28,6 +28,7 @@ constexpr MethodRule kRules[] = {
     {"/meshrun.v1.ClusterService/DescribeLimits", kReaders},
     {"/meshrun.v1.ClusterService/ListUsage", kReaders},
     {"/meshrun.v1.ClusterService/ListAudit", kOperateRole},
+    {"/meshrun.v1.ClusterService/Backup", kOperateRole},
     {"/meshrun.v1.ClusterService/DrainNode", kOperateRole},
     {"/meshrun.v1.ClusterService/UndrainNode", kOperateRole},
     {"/meshrun.v1.ClusterService/RemoveNode", kOperateRole},

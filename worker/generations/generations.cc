@@ -204,6 +204,21 @@ std::vector<v1::RunningGeneration> Generations::Running() const {
   return out;
 }
 
+std::vector<v1::OpenSessionRequest> Generations::Details() const {
+  std::vector<v1::OpenSessionRequest> out;
+  for (const auto& [key, entry] : entries_) {
+    const Generation& generation = *entry.generation;
+    if (entry.forgotten || !generation.started() || generation.ended()) continue;
+    v1::OpenSessionRequest& message = out.emplace_back();
+    message.mutable_fence()->set_job_id(key.first);
+    message.mutable_fence()->set_generation(key.second);
+    v1::GenerationDetails& details = *message.mutable_generation_details();
+    *details.mutable_prepare() = generation.record().prepare();
+    *details.mutable_start() = generation.record().start();
+  }
+  return out;
+}
+
 void Generations::RemoveWatcher(GenerationWatcher* watcher) {
   for (auto& [key, entry] : entries_) entry.generation->RemoveWatcher(watcher);
 }

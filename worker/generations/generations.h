@@ -92,6 +92,8 @@ class Generations {
   // Prepare, Start, Stop, Forget, PeerNews, CollectFlightRecords, Quiesce.
   void Handle(const v1::OpenSessionResponse& message);
   std::vector<v1::RunningGeneration> Running() const;
+  // A message for each of those that have been started and have not ended.
+  std::vector<v1::OpenSessionRequest> Details() const;
 
   // Renews every supervisor's lease.
   void PingAll();

@@ -68,19 +68,25 @@ absl::StatusOr<StateDir> StateDir::Open(const std::string& path, IdSource& ids,
     if (node.contains("cluster_id") && node["cluster_id"].is_string()) {
       out.cluster_id_ = node["cluster_id"].get<std::string>();
     }
+    if (node.contains("term") && node["term"].is_number_unsigned())
+      out.term_ = node["term"].get<uint64_t>();
   } else if (content.status().code() == absl::StatusCode::kNotFound) {
     out.node_id_ = "node-" + ids.Suffix(10);
   } else {
     return content.status();
   }
   ++out.incarnation_;
-  if (!join_cluster.empty()) out.cluster_id_ = join_cluster;
+  if (!join_cluster.empty() && join_cluster != out.cluster_id_) {
+    out.cluster_id_ = join_cluster;
+    out.term_ = 0;
+  }
   MESHRUN_RETURN_IF_ERROR(out.WriteNode());
   return out;
 }
 
 absl::Status StateDir::WriteNode() const {
   nlohmann::json node = {{"node_id", node_id_}, {"incarnation", incarnation_}};
+  if (term_ != 0) node["term"] = term_;
   if (!cluster_id_.empty()) node["cluster_id"] = cluster_id_;
   return os::WriteFileAtomically(path_ + "/node.json", node.dump() + "\n", 0600);
 }
@@ -99,6 +105,13 @@ absl::Status StateDir::CheckCluster(const std::string& cluster_id) const {
 absl::Status StateDir::JoinCluster(const std::string& cluster_id) {
   if (!cluster_id_.empty() || cluster_id.empty()) return absl::OkStatus();
   cluster_id_ = cluster_id;
+  return WriteNode();
+}
+
+absl::Status StateDir::KeepTerm(uint64_t term) {
+  // Without a cluster a coordinator keeps no state, and its terms begin anew.
+  if (cluster_id_.empty() || term <= term_) return absl::OkStatus();
+  term_ = term;
   return WriteNode();
 }
 

@@ -48,6 +48,9 @@ class StateDir {
   // The first cluster that welcomes this node is its own from now on. A second call changes
   // nothing.
   absl::Status JoinCluster(const std::string& cluster_id);
+  // The highest term of this cluster that this host knows: it hears no coordinator of a lower one.
+  uint64_t term() const { return term_; }
+  absl::Status KeepTerm(uint64_t term);
 
   std::string AgentSocket() const { return run_dir_ + "/agent.sock"; }
   // Holds the job's agent.sock alone.
@@ -69,6 +72,7 @@ class StateDir {
   std::string node_id_;
   uint64_t incarnation_ = 0;
   std::string cluster_id_;
+  uint64_t term_ = 0;
   std::string ranks_dir_;
   os::UniqueFd lock_;
 };

@@ -118,9 +118,9 @@ TEST_F(AuditTest, ReadsAreNoChangesAndRefusalsAreRecordsWhateverWasAsked) {
   h.Call(values);
   v1::StateEvent refused;
   refused.mutable_caller()->set_user("reader");
-  refused.mutable_refused_call()->set_method("/meshrun.v1.JobService/SubmitJob");
-  refused.mutable_refused_call()->set_code(7);
-  refused.mutable_refused_call()->set_not_recorded(3);
+  refused.mutable_outside_call()->set_method("/meshrun.v1.JobService/SubmitJob");
+  refused.mutable_outside_call()->set_code(7);
+  refused.mutable_outside_call()->set_not_recorded(3);
   h.Call(refused);
   EXPECT_THAT(News(), ElementsAre(fmt::format("bob CancelJob {}  7", id),
                                   fmt::format("node9 SetValues {}  7", id),

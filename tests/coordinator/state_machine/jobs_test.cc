@@ -40,7 +40,7 @@ TEST_F(JobsTest, EveryCallIsAnsweredAlsoWhenItNamesNothing) {
       v1::StateEvent::descriptor()->FindOneofByName("event");
   const std::set<std::string> no_calls = {"tick",           "session_message", "session_closed",
                                           "call_cancelled", "restore",         "notice",
-                                          "set_policy",     "refused_call"};
+                                          "set_policy",     "outside_call"};
   for (int i = 0; i < events->field_count(); ++i) {
     const google::protobuf::FieldDescriptor* const field = events->field(i);
     if (no_calls.contains(field->name())) continue;

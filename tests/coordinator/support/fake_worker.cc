@@ -96,12 +96,27 @@ FakeWorker::Requests FakeWorker::End(const Key& key, Generation& generation, int
 FakeWorker::Requests FakeWorker::OnMessage(const v1::OpenSessionResponse& message) {
   Requests out;
   if (message.has_welcome()) term_ = message.fence().term();
+  if (message.welcome().roll_call() && tells_details) {
+    for (const auto& [key, generation] : generations_) {
+      if (generation.started && !generation.ended)
+        *out.emplace_back(Message(key)).mutable_generation_details() = generation.details;
+    }
+  }
   if (message.has_heartbeat_reply()) return out;
   received.push_back(message);
   if (deaf) return out;
   const Key key{message.fence().job_id(), message.fence().generation()};
-  if (message.has_prepare()) return Prepare(key, message.prepare());
-  if (message.has_start()) return Start(key);
+  if (message.has_prepare()) {
+    Requests answer = Prepare(key, message.prepare());
+    if (const auto made = generations_.find(key); made != generations_.end())
+      *made->second.details.mutable_prepare() = message.prepare();
+    return answer;
+  }
+  if (message.has_start()) {
+    if (const auto made = generations_.find(key); made != generations_.end())
+      *made->second.details.mutable_start() = message.start();
+    return Start(key);
+  }
   if (message.has_stop()) return Stop(key, message.stop());
   if (message.has_quiesce() && quiesces) return StandStill(key.first);
   if (message.has_forget() && forgets) {

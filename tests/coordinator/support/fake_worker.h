@@ -34,6 +34,8 @@ class FakeWorker {
   std::string prepare_error;
   bool bad_command = false;
   // Ignores commands: a daemon that hangs.
+  // False: a worker that knows no roll call.
+  bool tells_details = true;
   bool deaf = false;
   // Ranks do not end when they are told to, until Forget.
   bool stubborn = false;
@@ -89,6 +91,7 @@ class FakeWorker {
     std::map<int, std::pair<uint64_t, int>> ranks;
     std::set<int> running;
     std::vector<v1::RankExit> exits;
+    v1::GenerationDetails details;
     bool started = false;
     bool ended = false;
   };

@@ -29,7 +29,19 @@ void Harness::StartCoordinator() {
   *restore.mutable_quarantine() = quarantine;
   const auto rows = *store_.Load();
   restore.mutable_rows()->Add(rows.begin(), rows.end());
+  restore.set_restored(restored_);
   Step(std::move(event));
+}
+
+void Harness::RestoreCopy(const std::vector<v1::StateRow>& copy) {
+  std::vector<v1::StateRow> rows = *store_.Load();
+  for (v1::StateRow& row : rows) row.set_erased(true);
+  rows.insert(rows.end(), copy.begin(), copy.end());
+  (void)store_.Commit(term_, rows);
+  restored_ = true;
+  StartCoordinator();
+  for (const auto& [name, worker] : workers_) Connect(*worker);
+  Advance(seconds(8));
 }
 
 void Harness::StartCoordinatorWith(v1::StateTable table, const std::string& key,
@@ -50,7 +62,9 @@ void Harness::Step(v1::StateEvent event) {
   if (record) history.push_back(event);
   Actions actions = machine_->Step(event);
   (void)store_.Commit(term_, actions.rows);
+  std::optional<BeginAnew> anew;
   for (Action& action : actions.list) {
+    if (const auto* const begin = std::get_if<BeginAnew>(&action)) anew = *begin;
     if (record) outcome.push_back(DebugText(action));
     if (auto* send = std::get_if<SendToSession>(&action)) {
       wire_.emplace_back(send->session_id, std::move(send->message));
@@ -68,6 +82,12 @@ void Harness::Step(v1::StateEvent event) {
       answers_[item->call_id].items.push_back(item->item);
     }
   }
+  if (!anew.has_value()) return;
+  restored_summary = anew->message;
+  restored_ = false;
+  (void)store_.Commit(term_, {TermRow(std::max(anew->term, term_))});
+  StartCoordinator();
+  for (const auto& [name, worker] : workers_) Connect(*worker);
 }
 
 void Harness::Settle() {

@@ -38,6 +38,11 @@ class Harness {
 
   // A coordinator process on the state that the last one left; sessions are gone.
   void StartCoordinator();
+  // The state is this copy from now on, and a coordinator starts on it with --restored. Workers
+  // connect, and once it begins anew they connect again.
+  void RestoreCopy(const std::vector<v1::StateRow>& copy);
+  // What the last roll call has come to.
+  std::string restored_summary;
   // The same, after adding a row to that state.
   void StartCoordinatorWith(v1::StateTable table, const std::string& key, const std::string& value);
 
@@ -107,6 +112,7 @@ class Harness {
  private:
   void Step(v1::StateEvent event);
 
+  bool restored_ = false;
   std::unique_ptr<StateMachine> machine_;
   MemoryStateStore store_;
   uint64_t term_ = 0;

@@ -1,0 +1,151 @@
+// What the workers say in their sessions.
+#include <fmt/format.h>
+
+#include <utility>
+
+#include "coordinator/state_machine/callers.h"
+#include "coordinator/state_machine/state_machine.h"
+#include "core/proto_time.h"
+
+namespace meshrun::coordinator {
+namespace {
+
+absl::Status TakenOver(uint64_t own_term, const std::string& worker, uint64_t its_term) {
+  return absl::FailedPreconditionError(fmt::format(
+      "this coordinator is in term {}, and {} knows term {}: another one has taken "
+      "over, or this one's state is an old copy, and it must be started with --restored",
+      own_term, worker, its_term));
+}
+
+}  // namespace
+
+void StateMachine::OnHello(uint64_t session_id, const v1::OpenSessionRequest& message) {
+  Context& context = parts_->context;
+  if (message.fence().term() > context.term) {
+    context.Close(session_id,
+                  TakenOver(context.term, message.hello().name(), message.fence().term()));
+    return;
+  }
+  if (absl::Status status = CheckCluster(context.cluster_id, message.hello()); !status.ok()) {
+    context.Close(session_id, std::move(status));
+    return;
+  }
+  const Node* const known = parts_->nodes.Find(message.hello().node_id());
+  const bool is_anew =
+      known != nullptr && known->record.incarnation() < message.fence().incarnation();
+  const bool comes_back =
+      known != nullptr && known->record.incarnation() == message.fence().incarnation();
+  auto node = parts_->nodes.Register(session_id, message.fence().incarnation(), message.hello());
+  if (!node.ok()) {
+    context.Close(session_id, node.status());
+    return;
+  }
+  if (comes_back) parts_->audit.IsRepeated();
+  // What was wrong there may be mended.
+  if (is_anew) parts_->jobs.ForgiveNode((*node)->id());
+  v1::OpenSessionResponse response;
+  response.mutable_fence()->set_incarnation(message.fence().incarnation());
+  *response.mutable_welcome()->mutable_lease() = ToProtoDuration(context.lease);
+  *response.mutable_welcome()->mutable_heartbeat_interval() = ToProtoDuration(context.heartbeat);
+  response.mutable_welcome()->set_cluster_id(context.cluster_id);
+  context.Send(session_id, std::move(response));
+  parts_->generations.OnNodeReturned(**node, message.hello());
+  if (message.hello().draining()) parts_->queue.OnWorkerStopping(**node);
+  for (const v1::RunningGeneration& running : message.hello().running()) {
+    parts_->queue.OnRanksJoined(running.job_id());
+  }
+}
+
+void StateMachine::OnSessionMessage(const v1::SessionMessage& event) {
+  Context& context = parts_->context;
+  Generations& generations = parts_->generations;
+  const v1::OpenSessionRequest& message = event.message();
+  const v1::Fence& fence = message.fence();
+  if (message.has_hello()) {
+    OnHello(event.session_id(), message);
+    return;
+  }
+  Node* node = parts_->nodes.Renew(event.session_id());
+  if (node == nullptr) {
+    context.Close(event.session_id(),
+                  absl::InvalidArgumentError("the first message of a session is Hello"));
+    return;
+  }
+  if (fence.term() > context.term) {
+    context.Close(event.session_id(), TakenOver(context.term, node->record.name(), fence.term()));
+    return;
+  }
+  if (fence.term() < context.term || fence.incarnation() != node->record.incarnation()) {
+    context.Warn(
+        fmt::format("message {} of {} ignored: it has term {} incarnation {}, and the current ones "
+                    "are {} and {}",
+                    static_cast<int>(message.message_case()), node->record.name(), fence.term(),
+                    fence.incarnation(), context.term, node->record.incarnation()));
+    return;
+  }
+  switch (message.message_case()) {
+    case v1::OpenSessionRequest::kHeartbeat: {
+      v1::OpenSessionResponse reply;
+      reply.mutable_fence()->set_incarnation(fence.incarnation());
+      reply.mutable_heartbeat_reply()->set_sequence(message.heartbeat().sequence());
+      context.Send(event.session_id(), std::move(reply));
+      if (message.heartbeat().draining() && !node->draining) {
+        parts_->nodes.Drain(*node);
+        parts_->queue.OnWorkerStopping(*node);
+      }
+      break;
+    }
+    case v1::OpenSessionRequest::kPrepareResult:
+      generations.OnPrepareResult(*node, fence, message.prepare_result());
+      break;
+    case v1::OpenSessionRequest::kRanksStarted:
+      generations.OnRanksStarted(*node, fence, message.ranks_started());
+      break;
+    case v1::OpenSessionRequest::kRanksJoined:
+      generations.OnRanksJoined(*node, fence, message.ranks_joined());
+      parts_->queue.OnRanksJoined(fence.job_id());
+      break;
+    case v1::OpenSessionRequest::kRanksQuiesced:
+      generations.OnRanksQuiesced(*node, fence, message.ranks_quiesced());
+      break;
+    case v1::OpenSessionRequest::kHostHealth:
+      parts_->nodes.SetProblems(*node, message.host_health());
+      if (node->record.problems().empty()) parts_->jobs.ForgiveNode(node->id());
+      break;
+    case v1::OpenSessionRequest::kGenerationDetails:  // for a roll call alone
+      break;
+    case v1::OpenSessionRequest::kLogsRemoved:
+      parts_->nodes.OnLogsRemoved(*node, message.logs_removed());
+      break;
+    case v1::OpenSessionRequest::kRankExit:
+      generations.OnRankExit(*node, fence, message.rank_exit());
+      break;
+    case v1::OpenSessionRequest::kGenerationEnded:
+      generations.OnEnded(*node, fence);
+      break;
+    case v1::OpenSessionRequest::kProgressReport:
+      if (const auto steps = generations.OnProgress(*node, fence, message.progress_report())) {
+        parts_->hangs.OnProgress(*steps);
+        parts_->stragglers.OnProgress(*steps);
+      }
+      break;
+    case v1::OpenSessionRequest::kWaitReport:
+      generations.OnWaitReport(*node, fence, message.wait_report());
+      break;
+    case v1::OpenSessionRequest::kWaitWithdrawn:
+      generations.OnWaitWithdrawn(*node, fence, message.wait_withdrawn());
+      break;
+    case v1::OpenSessionRequest::kGoodbye:
+      context.Record("NodeLeft", "", node->id(), node->record.name() + " said goodbye");
+      node->draining = true;
+      parts_->nodes.Lose(*node, absl::OkStatus());
+      generations.OnNodeLost(*node, node->record.name() + " left: its worker was stopped",
+                             /*stopped=*/true);
+      break;
+    case v1::OpenSessionRequest::kHello:
+    case v1::OpenSessionRequest::MESSAGE_NOT_SET:
+      break;
+  }
+}
+
+}  // namespace meshrun::coordinator

@@ -1,0 +1,211 @@
+// A coordinator that is restored from a copy: what runs goes on, and nothing runs twice.
+#include "coordinator/state_machine/roll_call.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "core/env_entries.h"
+#include "tests/coordinator/support/harness.h"
+
+namespace meshrun::coordinator::testing {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+class RollCallTest : public ::testing::Test {
+ protected:
+  // The state as it is now.
+  void Copy() { copy_ = h.rows(); }
+  void Restart() {
+    h.StartCoordinator();
+    for (FakeWorker* const worker : {first, second}) h.Connect(*worker);
+  }
+  size_t Running(const std::string& id) {
+    return first->Running(id).size() + second->Running(id).size();
+  }
+  bool IsHeld(const std::string& id) { return h.machine().jobs().all().at(id).record.held(); }
+  static v1::JobSpec Restartable(uint32_t nodes, uint32_t procs) {
+    v1::JobSpec spec = MakeSpec(nodes, procs);
+    spec.set_max_restarts(3);
+    return spec;
+  }
+
+  Harness h;
+  FakeWorker* first = &h.AddWorker("node1", 8);
+  FakeWorker* second = &h.AddWorker("node2", 8);
+  std::vector<v1::StateRow> copy_;
+};
+
+TEST_F(RollCallTest, WhatTheCopyKnowsGoesOn) {
+  const std::string id = h.SubmitAs("ada", MakeSpec(2, 2));
+  Copy();
+  for (int starts = 0; starts < 3; ++starts) Restart();
+  const uint64_t term = h.term();
+  h.RestoreCopy(copy_);
+  EXPECT_GT(h.term(), term) << "above each that a worker knows";
+  EXPECT_EQ(h.state(id), v1::JOB_STATE_RUNNING);
+  EXPECT_EQ(Running(id), 4u);
+  EXPECT_FALSE(IsHeld(id));
+  for (FakeWorker* const worker : {first, second}) h.Say(*worker, worker->ExitAll(id, 0));
+  EXPECT_EQ(h.state(id), v1::JOB_STATE_SUCCEEDED);
+}
+
+TEST_F(RollCallTest, AYoungerJobGoesOnAsItsHostsKnowIt) {
+  Copy();
+  v1::JobSpec spec = Restartable(2, 2);
+  SetEnv(*spec.mutable_env(), "TOKEN", "hush");
+  const std::string id = h.SubmitAs("bob", spec);
+  const v1::Job before = h.job(id);
+  h.RestoreCopy(copy_);
+  const v1::Job after = h.job(id);
+  EXPECT_EQ(after.state(), v1::JOB_STATE_RUNNING) << after.reason();
+  EXPECT_EQ(after.submitter(), "bob");
+  EXPECT_EQ(after.generation(), before.generation());
+  EXPECT_EQ(after.world_size(), 4u);
+  EXPECT_EQ(after.master_addr(), before.master_addr());
+  for (int rank = 0; rank < 4; ++rank) {
+    EXPECT_EQ(after.ranks(rank).assignment().SerializeAsString(),
+              before.ranks(rank).assignment().SerializeAsString());
+  }
+  EXPECT_EQ(EnvMap(after.spec().env()).at("TOKEN"), "(hidden)");
+  EXPECT_EQ(EnvMap(h.machine().jobs().all().at(id).record.env()).at("TOKEN"), "hush");
+  EXPECT_EQ(h.node(*first).slots_used(), 2u);
+  EXPECT_EQ(Running(id), 4u);
+  // It survives a failure as before.
+  h.Say(*first, first->Exit(id, h.job(id).ranks(0).node_name() == "node1" ? 0 : 2, 1));
+  h.Advance(seconds(40));
+  EXPECT_EQ(h.state(id), v1::JOB_STATE_RUNNING);
+  EXPECT_GT(h.job(id).generation(), before.generation());
+}
+
+TEST_F(RollCallTest, ALaterGenerationOfAJobGoesOn) {
+  const std::string id = h.SubmitAs("ada", Restartable(1, 2));
+  Copy();
+  FakeWorker* const host = h.job(id).ranks(0).node_name() == "node1" ? first : second;
+  h.Say(*host, host->Exit(id, 0, 1));
+  h.Advance(seconds(20));
+  ASSERT_EQ(h.state(id), v1::JOB_STATE_RUNNING);
+  ASSERT_EQ(h.job(id).generation(), 2u);
+  h.RestoreCopy(copy_);
+  EXPECT_EQ(h.state(id), v1::JOB_STATE_RUNNING) << h.job(id).reason();
+  EXPECT_EQ(h.job(id).generation(), 2u);
+  EXPECT_EQ(h.job(id).restarts(), 1u);
+  EXPECT_EQ(Running(id), 2u);
+}
+
+// It ran in the copy, or waited there; nobody runs it now.
+TEST_F(RollCallTest, WhatMayHaveEndedIsHeldAndRunsUnderANewNumber) {
+  const std::string ran = h.SubmitAs("ada", Restartable(2, 4));
+  const std::string waited = h.SubmitAs("ada", MakeSpec(2, 8));
+  Copy();
+  for (FakeWorker* const worker : {first, second}) h.Say(*worker, worker->ExitAll(ran, 0));
+  for (FakeWorker* const worker : {first, second}) h.Say(*worker, worker->ExitAll(waited, 0));
+  ASSERT_EQ(h.state(waited), v1::JOB_STATE_SUCCEEDED);
+  h.RestoreCopy(copy_);
+  h.Advance(seconds(60));
+  for (const std::string& id : {ran, waited}) {
+    EXPECT_TRUE(IsHeld(id)) << id;
+    EXPECT_EQ(Running(id), 0u);
+    EXPECT_THAT(h.job(id).reason(), HasSubstr("may have run and ended since"));
+  }
+  EXPECT_EQ(h.state(ran), v1::JOB_STATE_WAITING);
+  EXPECT_EQ(h.state(waited), v1::JOB_STATE_QUEUED);
+  EXPECT_EQ(h.node(*first).slots_used(), 0u);
+  v1::StateEvent release;
+  release.mutable_update_job()->set_job_id(ran);
+  release.mutable_update_job()->set_hold(false);
+  h.Call(release);
+  EXPECT_EQ(h.state(ran), v1::JOB_STATE_RUNNING);
+  EXPECT_GT(h.job(ran).generation(), 1000u);
+}
+
+// The copy says that it waits, and it runs.
+TEST_F(RollCallTest, AJobThatHasStartedSinceGoesOn) {
+  const std::string fills = h.SubmitAs("ada", MakeSpec(2, 8));
+  const std::string waits = h.SubmitAs("bob", MakeSpec(1, 1));
+  Copy();
+  for (FakeWorker* const worker : {first, second}) h.Say(*worker, worker->ExitAll(fills, 0));
+  ASSERT_EQ(h.state(waits), v1::JOB_STATE_RUNNING);
+  h.RestoreCopy(copy_);
+  EXPECT_EQ(h.state(waits), v1::JOB_STATE_RUNNING);
+  EXPECT_EQ(Running(waits), 1u);
+  EXPECT_TRUE(IsHeld(fills));
+  EXPECT_THAT(h.restored_summary, HasSubstr("2 hosts answered; 1 jobs go on"));
+}
+
+// Nobody decides without all of its hosts: what is there of it is told to end.
+TEST_F(RollCallTest, AGenerationThatIsNotWholeDoesNotGoOn) {
+  Copy();
+  const std::string id = h.SubmitAs("ada", MakeSpec(2, 2));
+  second->tells_details = false;
+  h.RestoreCopy(copy_);
+  h.Advance(seconds(10));
+  EXPECT_FALSE(h.machine().jobs().all().contains(id));
+  EXPECT_EQ(Running(id), 0u);
+  EXPECT_THAT(h.restored_summary, HasSubstr("1 generations on hosts are of no job"));
+}
+
+TEST_F(RollCallTest, CallsWaitForItsEnd) {
+  Copy();
+  std::vector<v1::StateRow> rows = copy_;
+  v1::StateEvent event;
+  v1::RestoreEvent& restore = *event.mutable_restore();
+  restore.set_term(7);
+  restore.mutable_lease()->set_seconds(5);
+  restore.set_restored(true);
+  event.set_end_of_batch(true);
+  StateMachine machine;
+  EXPECT_THAT(machine.Step(event).list, IsEmpty());
+  EXPECT_EQ(*machine.NextDeadline(), seconds(7));
+  v1::StateEvent submit;
+  submit.set_call_id(3);
+  *submit.mutable_submit_job()->mutable_spec() = MakeSpec(1, 1);
+  const Actions refused = machine.Step(submit);
+  const auto& reply = std::get<ReplyToCall>(refused.list.at(0));
+  EXPECT_EQ(reply.status.code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(std::string(reply.status.message()), HasSubstr("it takes calls in 7s"));
+  // A worker may speak for its own node alone.
+  v1::StateEvent hello;
+  hello.mutable_session_message()->set_session_id(5);
+  v1::OpenSessionRequest& message = *hello.mutable_session_message()->mutable_message();
+  message.mutable_hello()->set_node_id("id-node1");
+  message.mutable_hello()->set_name("node1");
+  hello.mutable_caller()->set_own_node_only(true);
+  hello.mutable_caller()->set_user("node2");
+  hello.mutable_caller()->add_nodes("node2");
+  const Actions stranger = machine.Step(hello);
+  EXPECT_EQ(std::get<CloseSession>(stranger.list.at(0)).status.code(),
+            absl::StatusCode::kPermissionDenied);
+}
+
+TEST_F(RollCallTest, AJobThatWasBeingCancelledIsCancelled) {
+  v1::JobSpec spec = MakeSpec(1, 1);
+  const std::string id = h.SubmitAs("ada", spec);
+  first->deaf = second->deaf = true;
+  h.Cancel(id);
+  ASSERT_EQ(h.state(id), v1::JOB_STATE_QUIESCING);
+  Copy();
+  first->deaf = second->deaf = false;
+  for (FakeWorker* const worker : {first, second}) h.Say(*worker, worker->ExitAll(id, 0));
+  h.RestoreCopy(copy_);
+  EXPECT_EQ(h.state(id), v1::JOB_STATE_CANCELLED);
+}
+
+TEST_F(RollCallTest, AnArrayKeepsItsPlaces) {
+  v1::JobSpec spec = MakeSpec(1, 1);
+  for (const uint32_t index : {0, 1, 2}) spec.mutable_array()->add_indices(index);
+  spec.mutable_array()->set_at_once(2);
+  Copy();
+  const std::string array = h.TrySubmitAs("ada", spec).As<v1::SubmitJobResponse>().job().array_id();
+  h.RestoreCopy(copy_);
+  EXPECT_EQ(h.job(array + "_1").array_id(), array);
+  EXPECT_EQ(h.job(array + "_1").array_index(), 1u);
+  EXPECT_FALSE(h.machine().jobs().all().contains(array + "_2")) << "it had not started";
+}
+
+}  // namespace
+}  // namespace meshrun::coordinator::testing
