@@ -6,6 +6,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <string_view>
 #include <utility>
@@ -61,13 +62,27 @@ absl::Status AuditFile::FindLast() {
   const size_t before = end == 0 ? std::string::npos : tail.rfind('\n', end - 1);
   const size_t first = before == std::string::npos ? 0 : before + 1;
   v1::AuditRecord record;
-  if (!google::protobuf::util::JsonStringToMessage(tail.substr(first, end - first), &record).ok() ||
+  google::protobuf::util::JsonParseOptions options;
+  // A newer program may have written it.
+  options.ignore_unknown_fields = true;
+  if (!google::protobuf::util::JsonStringToMessage(tail.substr(first, end - first), &record,
+                                                   options)
+           .ok() ||
       record.sequence() == 0) {
     return absl::DataLossError(
         fmt::format("{}: its last line is no record of the audit: name another file", path_));
   }
   last_ = record.sequence();
   return absl::OkStatus();
+}
+
+void AuditFile::CatchUp(const std::vector<v1::StateRow>& rows) {
+  if (last_ != 0) return Write(rows);
+  for (const v1::StateRow& row : rows) {
+    v1::AuditRecord record;
+    if (row.table() == v1::STATE_TABLE_AUDIT && record.ParseFromString(row.value()))
+      last_ = std::max(last_, record.sequence());
+  }
 }
 
 void AuditFile::Write(const std::vector<v1::StateRow>& rows) {

@@ -1,9 +1,9 @@
 // The audit as a file, for collectors of logs: one JSON object a line, in the form of AuditRecord,
-// each once. Lines are written when their records are durable, and what the file lacks at a start
-// of the coordinator is added then.
+// each once. Lines are written when their records are durable, and what a file with lines lacks at
+// a start of the coordinator is added then. A new file begins with what comes next.
 //
-// It may be renamed, for rotation: Reopen() makes a new one. The owner calls Write on one thread at
-// a time.
+// It may be renamed, for rotation: Reopen() makes a new one. The owner calls CatchUp before it
+// starts, and then Write on one thread.
 #pragma once
 
 #include <atomic>
@@ -28,6 +28,10 @@ class AuditFile {
   static absl::StatusOr<std::unique_ptr<AuditFile>> Open(
       std::string path, std::function<void(const std::string&)> on_problem);
 
+  // `rows`: the whole state, at a start.
+  void CatchUp(const std::vector<v1::StateRow>& rows);
+  // Sequence of the last line; 0: there is none yet.
+  uint64_t last() const { return last_; }
   // Appends those of the rows that are records of the audit, and that the file lacks.
   void Write(const std::vector<v1::StateRow>& rows);
   // The next Write opens the path again. Any thread.

@@ -176,6 +176,9 @@ class EventLoop {
   // Rises on the loop's thread, while no commit is under way.
   std::atomic<uint64_t> term_{0};
   bool restored_ = false;
+  // The file of the audit at the start.
+  bool audit_file_is_read_ = false;
+  uint64_t audit_file_had_ = 0;
   std::string cluster_id_;
   std::atomic<uint64_t> next_id_{1};
   // Nanoseconds.

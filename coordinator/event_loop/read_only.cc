@@ -164,6 +164,7 @@ void EventLoop::OnProbed(Outcome& outcome) {
   if (!outcome.status.ok()) return;
   Batch batch;
   batch.push_back(RestoreEvent(std::move(outcome.rows)));
+  batch.back().mutable_restore()->set_restored(restored_);
   unrecorded_.clear();
   Actions actions = StepBatch(machine_, batch);
   if (!actions.damage.ok()) {
@@ -212,9 +213,13 @@ void EventLoop::AnswerDuringCommit() {
 void EventLoop::AnswerWorker(const v1::SessionMessage& event) {
   const v1::OpenSessionRequest& message = event.message();
   v1::OpenSessionResponse reply;
-  reply.mutable_fence()->set_term(term_);
+  // Workers hear nobody of a lower term than they know, and a copy's may be lower until the roll
+  // call is over.
+  const uint64_t known = restored_ ? message.fence().term() : 0;
+  reply.mutable_fence()->set_term(std::max(term_.load(), known));
   reply.mutable_fence()->set_incarnation(message.fence().incarnation());
   if (message.has_hello()) {
+    reply.mutable_welcome()->set_roll_call(restored_);
     *reply.mutable_welcome()->mutable_lease() = ToProtoDuration(options_.lease);
     *reply.mutable_welcome()->mutable_heartbeat_interval() = ToProtoDuration(options_.heartbeat);
     reply.mutable_welcome()->set_cluster_id(cluster_id_);

@@ -28,7 +28,7 @@ v1::StateEvent EventLoop::RestoreEvent(std::vector<v1::StateRow> rows) const {
     MutexLock lock(policy_mu_);
     *restore.mutable_policy() = policy_;
   }
-  if (options_.audit_file != nullptr) options_.audit_file->Write(rows);
+  if (options_.audit_file != nullptr) restore.set_audit_file_has(audit_file_had_);
   // Moved: the rows can be most of what there is memory for.
   restore.mutable_rows()->Reserve(static_cast<int>(rows.size()));
   for (v1::StateRow& row : rows) *restore.add_rows() = std::move(row);
@@ -53,6 +53,17 @@ absl::Status EventLoop::FindClusterId() {
 
 absl::Status EventLoop::Restore() {
   MESHRUN_ASSIGN_OR_RETURN(std::vector<v1::StateRow> rows, options_.store.Load());
+  if (restored_) {
+    // A row that cannot be read is told before the roll call writes beside it.
+    StateMachine unused;
+    Batch whole;
+    whole.push_back(RestoreEvent(rows));
+    MESHRUN_RETURN_IF_ERROR(StepBatch(unused, whole).damage);
+  }
+  if (options_.audit_file != nullptr && !std::exchange(audit_file_is_read_, true)) {
+    options_.audit_file->CatchUp(rows);
+    audit_file_had_ = options_.audit_file->last();
+  }
   Batch batch;
   batch.push_back(RestoreEvent(std::move(rows)));
   batch.back().mutable_restore()->set_restored(restored_);
@@ -64,19 +75,10 @@ absl::Status EventLoop::Restore() {
 }
 
 void EventLoop::Begin(const BeginAnew& anew) {
-  absl::Status status = options_.store.Commit(term_, {TermRow(std::max(anew.term, term_.load()))});
-  if (status.ok()) {
-    const auto term = options_.store.BeginTerm();
-    status = term.status();
-    if (term.ok()) term_ = *term;
-  }
-  if (status.ok()) {
-    restored_ = false;
-    status = Restore();
-  }
-  if (!status.ok()) {
-    // It is tried again with the disk's next answer.
-    restored_ = true;
+  // It was written with the rows.
+  term_ = anew.term;
+  restored_ = false;
+  if (const absl::Status status = Restore(); !status.ok()) {
     EnterReadOnly(Mode::kFailed, std::string(status.message()));
     return;
   }

@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <cerrno>
+#include <filesystem>
 #include <fstream>
 #include <memory>
 #include <string>
@@ -79,9 +80,15 @@ class BackupCall : public grpc::ServerWriteReactor<v1::BackupResponse> {
       MESHRUN_ASSIGN_OR_RETURN(const auto copy, SqliteStateStore::Open(state));
       MESHRUN_RETURN_IF_ERROR(copy->Commit(/*term=*/0, rows));
     }
+    // Closing it moves all of it into the one file, unless there is no room for that.
+    std::error_code unused;
+    if (std::filesystem::file_size(state + "/state.sqlite-wal", unused) > 0 && !unused)
+      return absl::ResourceExhaustedError("there is no room for a copy of the state");
+    const uintmax_t size = std::filesystem::file_size(state + "/state.sqlite", unused);
     std::ifstream file(state + "/state.sqlite", std::ios::binary);
     std::string whole((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
-    if (!file || whole.empty()) return absl::InternalError("the copy of the state cannot be read");
+    if (whole.empty() || whole.size() != size)
+      return absl::InternalError("the copy of the state cannot be read");
     for (size_t at = 0; at < whole.size(); at += kChunkBytes) {
       v1::BackupResponse response;
       response.set_data(whole.substr(at, kChunkBytes));

@@ -25,7 +25,8 @@ void RefusedCalls::OnRefused(const std::string& caller, const std::string& certi
   refused.set_method(
       std::string(Utf8Prefix(ReplaceBytes(method.substr(0, kMostMethodBytes)), kMostMethodBytes)));
   refused.set_code(static_cast<int>(why.code()));
-  refused.set_message(std::string(why.message()));
+  // It quotes the path.
+  refused.set_message(ReplaceBytes(std::string(why.message())));
   refused.set_not_recorded(*not_recorded);
   loop_->PostEnd(std::move(event));
 }

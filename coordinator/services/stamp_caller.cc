@@ -40,8 +40,7 @@ void StampCaller(const grpc::CallbackServerContext& context, certificates::Stand
   rpc::Identity identity = rpc::IdentityOf(*peer);
   const rpc::Scope scope = ScopeOf(MethodOf(event), identity);
   caller.set_own_node_only(scope == rpc::Scope::kOwnNode);
-  const bool sees_all = (identity.roles & (rpc::kOperateRole | rpc::kWorkerRole)) != 0;
-  caller.set_own_private_only(!sees_all);
+  caller.set_own_private_only((identity.roles & rpc::kOperateRole) == 0);
   if (standing != nullptr) caller.set_certificate(standing->SerialOf(rpc::CertificateOf(*peer)));
   caller.set_own_jobs_only(scope == rpc::Scope::kOwnJob || scope == rpc::Scope::kNewJob);
   caller.set_user(std::move(identity.name));

@@ -37,7 +37,7 @@ struct Printer {
     return fmt::format("log {}{}", a.warning ? "warning " : "", a.text);
   }
   std::string operator()(const BeginAnew& a) const {
-    return fmt::format("begin anew above term {}: {}", a.term, a.message);
+    return fmt::format("begin anew in term {}: {}", a.term, a.message);
   }
 };
 

@@ -71,8 +71,8 @@ struct WriteLog {
   std::string text;
 };
 
-// When the rows are durable: the shell raises the term above this one, restores what is on disk as
-// after any start, ends all sessions, and notes this event.
+// When the rows are durable, this term among them: the shell restores what is on disk, as after any
+// start, ends all sessions, and notes this event.
 struct BeginAnew {
   uint64_t term = 0;
   std::string kind;

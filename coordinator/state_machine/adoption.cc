@@ -199,7 +199,7 @@ void Generations::OnRestored() {
       }
     }
     if (!job.active()) {
-      context_.held_times.Resume(id, context_.now, context_.wall);
+      context_.held_times.Resume(id, context_.wall);
       if (job.ended()) context_.held_times.Forget(id);
       continue;
     }
@@ -214,7 +214,7 @@ void Generations::OnRestored() {
       }
       nodes_.Hold(*node, id, member.slots, member.memory_bytes, member.gpus);
     }
-    context_.held_times.Resume(id, context_.now, context_.wall);
+    context_.held_times.Resume(id, context_.wall);
     if (job.view.state() == v1::JOB_STATE_RENDEZVOUS && HasSurvivors(job)) {
       // Its processes live on: the Prepare of the same generation is repeated to all.
       job.members_prepared = 0;

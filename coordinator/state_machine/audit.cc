@@ -112,13 +112,15 @@ void Audit::OnStepped(const v1::StateEvent& event, const std::optional<absl::Sta
   }
   const std::string target = submitted.empty() ? TargetOf(event) : submitted;
   *record.mutable_at() = ToProtoTimestamp(context_.wall);
-  record.set_actor(event.caller().user());
+  // Names in certificates are bytes, too: what is no text here could not be read at the next start.
+  record.set_actor(ReplaceBytes(event.caller().user()));
   record.set_certificate(event.caller().certificate());
-  record.set_peer(event.caller().peer());
-  record.set_target(std::string(Utf8Prefix(target, kMostTargetBytes)));
+  record.set_peer(ReplaceBytes(event.caller().peer()));
+  record.set_target(std::string(Utf8Prefix(ReplaceBytes(target), kMostTargetBytes)));
   record.set_request(RequestOf(event));
   record.set_code(static_cast<int32_t>(status.code()));
-  record.set_message(std::string(Utf8Prefix(std::string(status.message()), kMostMessageBytes)));
+  record.set_message(
+      std::string(Utf8Prefix(ReplaceBytes(std::string(status.message())), kMostMessageBytes)));
   records_.Append(context_, context_.retention.audit_records(), std::move(record));
 }
 

@@ -31,6 +31,7 @@ class Audit {
   void IsRepeated() { is_repeated_ = true; }
 
   void Restore(const v1::StateRow& row) { records_.Restore(context_, row); }
+  void ContinueAfter(uint64_t sequence) { records_.ContinueAfter(sequence); }
   const Records& records() const { return records_; }
 
  private:

@@ -227,7 +227,8 @@ void Generations::Commit(Job& job) {
     Node* const refuser = nodes_.Find(refusal.node_id());
     if (refuser == nullptr || job.FindMember(refusal.node_id()) != nullptr) continue;
     nodes_.CountRefusal(*refuser, refusal.bad_command() ? "of " + job.view.submitter() : job.id(),
-                        refusal.error());
+                        // It may quote what is private.
+                        job.view.spec().private_() ? "(private)" : refusal.error());
   }
   job.record.clear_refusals();
   jobs_.Changed(job);

@@ -14,9 +14,18 @@ namespace meshrun::coordinator {
 namespace {
 
 // Each job of an array has its own specification, in memory and on disk.
-constexpr size_t kMostArrayBytes = 64u << 20;
+constexpr size_t kMostArrayBytes = 16u << 20;
+// Each job waits by itself.
+constexpr int kMostWaits = 10'000;
 
-absl::Status CheckArrayBytes(const v1::JobSpec& spec) {
+absl::Status CheckArray(const v1::JobSpec& spec) {
+  if (!spec.has_array()) return absl::OkStatus();
+  if (spec.after_size() * spec.array().indices_size() > kMostWaits) {
+    return absl::InvalidArgumentError(fmt::format(
+        "after: {} jobs would wait for {} each, and {} such waits are the most: wait for "
+        "one job that waits for these",
+        spec.array().indices_size(), spec.after_size(), kMostWaits));
+  }
   const size_t bytes = spec.ByteSizeLong() * static_cast<size_t>(spec.array().indices_size());
   if (bytes <= kMostArrayBytes) return absl::OkStatus();
   return absl::InvalidArgumentError(
@@ -33,6 +42,12 @@ void StateMachine::Submit(uint64_t call_id, const v1::SubmitJobRequest& request)
   if (Job* known =
           request.request_id().empty() ? nullptr : parts_->jobs.FindRequest(request.request_id());
       known != nullptr) {
+    if (known->view.submitter() != context.user) {
+      context.Reply(call_id, absl::AlreadyExistsError(fmt::format(
+                                 "request id '{}' is of another user's job: draw another",
+                                 request.request_id())));
+      return;
+    }
     *response.mutable_job() = parts_->jobs.View(*known, /*with_ranks=*/false);
     response.set_array_jobs(parts_->jobs.OfArray(known->view.array_id()).size());
     parts_->audit.IsRepeated();
@@ -51,7 +66,7 @@ void StateMachine::Submit(uint64_t call_id, const v1::SubmitJobRequest& request)
         ScopesOf(context.policy, context.user, spec.account(), spec.partition()),
         spec.has_array() ? static_cast<uint32_t>(spec.array().indices_size()) : 1);
   }
-  if (allowed.ok()) allowed = CheckArrayBytes(spec);
+  if (allowed.ok()) allowed = CheckArray(spec);
   if (!allowed.ok()) {
     context.Reply(call_id, std::move(allowed));
     return;
@@ -133,6 +148,11 @@ void StateMachine::Cancel(uint64_t call_id, const v1::CancelJobRequest& request)
     context.Reply(call_id, named.status());
     return;
   }
+  const bool changes = std::any_of(named->begin(), named->end(), [&](const Job* job) {
+    return !job->ended() &&
+           (!job->record.cancel_requested() || (request.now() && !job->record.cancel_now()));
+  });
+  if (!changes) parts_->audit.IsRepeated();
   for (Job* const job : *named) parts_->generations.Cancel(*job, request.now(), request.reason());
   v1::CancelJobResponse response;
   *response.mutable_job() = parts_->jobs.View(*named->front(), /*with_ranks=*/false);

@@ -175,7 +175,7 @@ v1::JobRecord JobTable::RecordWithoutView(const Job& job) const {
   if (job.active()) *record.mutable_generation_since() = WallOf(job.running_since);
   if (job.queued_since.has_value()) *record.mutable_queued_since() = WallOf(*job.queued_since);
   if (job.not_before > context_.now) *record.mutable_not_before() = WallOf(job.not_before);
-  const v1::HeldTime held = context_.held_times.Of(job.id(), context_.now, context_.wall);
+  const v1::HeldTime held = context_.held_times.Of(job.id(), context_.wall);
   if (held.has_as_of()) *record.mutable_held_time() = held;
   return record;
 }

@@ -216,7 +216,7 @@ void JobTable::Enter(Job& job, JobPhase phase, std::string reason) {
     *job.view.mutable_finished_at() = ToProtoTimestamp(context_.wall);
     ended_.insert({context_.wall, job.record.submit_sequence()});
     usage_.Append(context_, context_.retention.usage_records(),
-                  UsageOf(job, context_.held_times.Of(job.id(), context_.now, context_.wall)));
+                  UsageOf(job, context_.held_times.Of(job.id(), context_.wall)));
     context_.held_times.Forget(job.id());
   }
 }
@@ -333,6 +333,8 @@ void JobTable::Left(Job& job, size_t index) {
     if (left.node_rank < job.members.size()) Changed(job, job.members[left.node_rank]);
   } else {
     context_.Erase(v1::STATE_TABLE_MEMBERS, MemberKey(job, left.generation, left.node_rank));
+    // For how long it held what it held stands there.
+    Changed(job);
   }
 }
 

@@ -401,12 +401,12 @@ void NodeTable::Hold(Node& node, const std::string& job_id, uint32_t slots, uint
   node.record.set_slots_used(node.record.slots_used() + slots);
   node.record.set_memory_used_bytes(node.record.memory_used_bytes() + memory);
   for (const uint32_t gpu : gpus) node.record.add_gpus_used(gpu);
-  context_.held_times.Hold(job_id, slots, gpus.size(), context_.now);
+  context_.held_times.Hold(job_id, slots, gpus.size(), context_.wall);
 }
 
 void NodeTable::Release(Node& node, const std::string& job_id, uint32_t slots, uint64_t memory,
                         const std::vector<uint32_t>& gpus) {
-  context_.held_times.Release(job_id, slots, gpus.size(), context_.now);
+  context_.held_times.Release(job_id, slots, gpus.size(), context_.wall);
   if (const auto it = node.jobs.find(job_id); it != node.jobs.end()) node.jobs.erase(it);
   node.record.set_slots_used(node.record.slots_used() - slots);
   node.record.set_memory_used_bytes(node.record.memory_used_bytes() - memory);

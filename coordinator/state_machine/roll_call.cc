@@ -3,14 +3,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <set>
+#include <tuple>
 
 #include "coordinator/state_machine/callers.h"
-#include "coordinator/state_machine/job_phase.h"
-#include "coordinator/state_machine/jobs.h"
-#include "core/env_entries.h"
-#include "core/job_spec.h"
-#include "core/parse_integer.h"
 #include "core/proto_time.h"
 #include "core/text.h"
 
@@ -19,309 +14,45 @@ namespace {
 
 // Workers that have lost their coordinator try again at least once a second.
 constexpr std::chrono::seconds kToConnect(2);
-// A job is started again at most so often while a copy grows old, as far as we can know.
-constexpr uint64_t kFormerGenerations = 1000;
-
-using GenerationKeyOf = std::pair<std::string, uint64_t>;
-
-// One generation, as its hosts describe it.
-struct Running {
-  // By node rank.
-  std::map<int, std::pair<std::string, const v1::GenerationDetails*>> members;
-  std::set<int> ranks;
-
-  const v1::Prepare& prepare() const { return members.begin()->second.second->prepare(); }
-  const v1::Start& start() const { return members.begin()->second.second->start(); }
-  bool is_complete() const {
-    return members.size() == prepare().node_count() && ranks.size() == prepare().world_size();
-  }
-};
-
-// The copy as a table that is changed.
-class Table {
- public:
-  explicit Table(const std::vector<v1::StateRow>& rows) {
-    for (const v1::StateRow& row : rows) {
-      if (row.table() == v1::STATE_TABLE_JOBS) {
-        v1::JobRecord record;
-        if (!record.ParseFromString(row.value())) continue;
-        last_sequence_ = std::max(last_sequence_, record.submit_sequence());
-        jobs[row.key()] = std::move(record);
-      } else if (row.table() == v1::STATE_TABLE_NODES) {
-        v1::NodeRecord record;
-        if (record.ParseFromString(row.value())) nodes[row.key()] = std::move(record);
-      } else if (const auto key = ParseGenerationKey(row.key());
-                 key.has_value() && IsOfAGeneration(row.table())) {
-        of_generation_[{key->job_id, key->generation}].push_back(&row);
-      }
-    }
-  }
-
-  void Put(v1::StateTable table, const std::string& key, const google::protobuf::Message& value) {
-    v1::StateRow& row = changes.emplace_back();
-    row.set_table(table);
-    row.set_key(key);
-    row.set_value(value.SerializeAsString());
-  }
-  // Its members and its store. The table of its ranks stays: logs are found by it.
-  void EraseGeneration(const std::string& job_id, uint64_t generation) {
-    const auto found = of_generation_.find({job_id, generation});
-    if (found == of_generation_.end()) return;
-    for (const v1::StateRow* const row : found->second) {
-      v1::StateRow& erased = changes.emplace_back();
-      erased.set_table(row->table());
-      erased.set_key(row->key());
-      erased.set_erased(true);
-    }
-  }
-  uint64_t NextSequence() { return ++last_sequence_; }
-
-  std::map<std::string, v1::JobRecord> jobs;
-  std::map<std::string, v1::NodeRecord> nodes;
-  std::vector<v1::StateRow> changes;
-
- private:
-  static bool IsOfAGeneration(v1::StateTable table) {
-    return table == v1::STATE_TABLE_MEMBERS || table == v1::STATE_TABLE_VALUES ||
-           table == v1::STATE_TABLE_REQUESTS;
-  }
-  uint64_t last_sequence_ = 0;
-  std::map<GenerationKeyOf, std::vector<const v1::StateRow*>> of_generation_;
-};
-
-void SetPhase(JobPhase phase, v1::JobRecord* record) {
-  const PhaseOnDisk& on_disk = OnDisk(phase);
-  record->mutable_job()->set_state(on_disk.state);
-  record->set_survivors_wait(on_disk.survivors_wait);
-  record->set_quiesce_asked(on_disk.quiesce_asked);
-}
-
-bool HasEnded(const v1::Job& job) {
-  return job.state() == v1::JOB_STATE_SUCCEEDED || job.state() == v1::JOB_STATE_FAILED ||
-         job.state() == v1::JOB_STATE_CANCELLED;
-}
-
-std::map<GenerationKeyOf, Running> GenerationsOf(const std::map<std::string, RollCallNode>& nodes) {
-  std::map<GenerationKeyOf, Running> out;
-  for (const auto& [node_id, node] : nodes) {
-    for (const v1::RunningGeneration& running : node.hello.running()) {
-      const GenerationKeyOf key = {running.job_id(), running.generation()};
-      const auto details = node.details.find(key);
-      if (running.ended() || !running.started() || details == node.details.end() ||
-          details->second.prepare().ranks().empty()) {
-        continue;
-      }
-      Running& generation = out[key];
-      const v1::Prepare& prepare = details->second.prepare();
-      generation.members[prepare.ranks(0).node_rank()] = {node_id, &details->second};
-      for (const v1::RankAssignment& rank : prepare.ranks()) generation.ranks.insert(rank.rank());
-    }
-  }
-  return out;
-}
-
-// A job that the copy does not know, as far as its hosts do.
-v1::JobRecord NewRecord(const std::string& job_id, const v1::Prepare& prepare, WallNanos wall,
-                        Table* table) {
-  v1::JobRecord record;
-  v1::Job& job = *record.mutable_job();
-  job.set_job_id(job_id);
-  *job.mutable_spec() = prepare.spec();
-  for (const v1::EnvEntry& entry : prepare.spec().env()) {
-    const size_t end = job_id.rfind('_');
-    if (entry.name() != "MESHRUN_ARRAY_ID" || end == std::string::npos ||
-        entry.value() != job_id.substr(0, end)) {
-      continue;
-    }
-    const auto index = ParseInteger<uint32_t>(job_id.substr(end + 1));
-    if (!index.has_value()) continue;
-    job.set_array_id(entry.value());
-    job.set_array_index(*index);
-    for (const auto& [id, other] : table->jobs) {
-      if (other.job().array_id() == entry.value())
-        job.set_array_at_once(other.job().array_at_once());
-    }
-  }
-  *record.mutable_env() = TakeEnvironment(*job.mutable_spec());
-  job.set_submitter(prepare.submitter());
-  *job.mutable_submitted_at() = ToProtoTimestamp(wall);
-  record.set_submit_sequence(table->NextSequence());
-  record.set_progress_step(-1);
-  return record;
-}
-
-// Writes that the generation runs.
-void GoOn(const GenerationKeyOf& key, const Running& running,
-          const std::map<std::string, RollCallNode>& nodes, WallNanos wall, Table* table) {
-  const auto& [job_id, generation] = key;
-  const v1::Prepare& prepare = running.prepare();
-  auto known = table->jobs.find(job_id);
-  if (known == table->jobs.end())
-    known = table->jobs.emplace(job_id, NewRecord(job_id, prepare, wall, table)).first;
-  v1::JobRecord& record = known->second;
-  v1::Job& job = *record.mutable_job();
-  if (job.generation() != 0) table->EraseGeneration(job_id, job.generation());
-  SetPhase(JobPhase::kRunning, &record);
-  record.set_held(false);
-  record.clear_queue_note();
-  record.clear_stop_intent();
-  record.clear_stop_reason();
-  record.clear_not_before();
-  record.clear_queued_since();
-  record.clear_waits_for();
-  job.clear_reason();
-  job.set_generation(generation);
-  job.set_world_size(prepare.world_size());
-  job.set_restarts(std::max(job.restarts(), prepare.restarts()));
-  *job.mutable_mesh() = prepare.mesh();
-  job.set_master_addr(running.start().master_addr());
-  job.set_master_port(running.start().master_port());
-  if (!job.has_started_at()) *job.mutable_started_at() = ToProtoTimestamp(wall);
-  if (!job.has_running_since()) *job.mutable_running_since() = ToProtoTimestamp(wall);
-  *record.mutable_generation_since() = ToProtoTimestamp(wall);
-  v1::World world;
-  *world.mutable_mesh() = prepare.mesh();
-  for (const auto& [node_rank, member] : running.members) {
-    const auto& [node_id, details] = member;
-    v1::MemberRecord row;
-    row.set_node_id(node_id);
-    for (const v1::RankAssignment& rank : details->prepare().ranks()) {
-      v1::RankStatus& status = *row.add_ranks();
-      *status.mutable_assignment() = rank;
-      status.set_state(v1::RANK_STATE_RUNNING);
-      status.set_node_name(nodes.at(node_id).hello.name());
-      *world.add_ranks() = rank;
-    }
-    const auto count = static_cast<uint32_t>(row.ranks_size());
-    row.set_slots(count * CpusPerProc(job.spec()));
-    row.set_memory_bytes(count * job.spec().memory_bytes());
-    table->Put(
-        v1::STATE_TABLE_MEMBERS,
-        GenerationKey(job_id, generation) + "/" + KeyNumber(static_cast<uint64_t>(node_rank)), row);
-    v1::NodeAddresses& addresses = *world.add_addresses();
-    addresses.set_node_id(node_id);
-    *addresses.mutable_addresses() = nodes.at(node_id).hello.addresses();
-  }
-  table->Put(v1::STATE_TABLE_WORLDS, GenerationKey(job_id, generation), world);
-  table->Put(v1::STATE_TABLE_JOBS, job_id, record);
-}
-
-// Nobody runs it, and nobody knows what has become of it.
-void HoldBack(v1::JobRecord* record, WallNanos wall, Table* table) {
-  v1::Job& job = *record->mutable_job();
-  if (job.generation() != 0) table->EraseGeneration(job.job_id(), job.generation());
-  job.clear_running_since();
-  if (record->cancel_requested()) {
-    SetPhase(JobPhase::kCancelled, record);
-    job.set_reason(record->cancel_reason());
-    *job.mutable_finished_at() = ToProtoTimestamp(wall);
-  } else {
-    SetPhase(job.has_started_at() ? JobPhase::kWaiting : JobPhase::kQueued, record);
-    job.clear_reason();
-    record->set_held(true);
-    record->set_queue_note(
-        "the state was restored from a copy, and the job may have run and ended since; look at "
-        "what "
-        "it has written before it is released");
-  }
-  job.set_generation(job.generation() + kFormerGenerations);
-  record->clear_stop_intent();
-  record->clear_stop_reason();
-  record->clear_generation_since();
-  record->clear_queued_since();
-  table->Put(v1::STATE_TABLE_JOBS, job.job_id(), *record);
-}
-
-// A node that runs something the copy says goes on must not be lost there.
-void Present(const std::string& node_id, const RollCallNode& node, WallNanos wall, Table* table) {
-  v1::NodeRecord& record = table->nodes[node_id];
-  v1::Node& view = *record.mutable_node();
-  if (!view.node_id().empty() && view.state() != v1::NODE_STATE_LOST) return;
-  view.set_node_id(node_id);
-  view.set_name(node.hello.name());
-  *view.mutable_addresses() = node.hello.addresses();
-  *view.mutable_resources() = node.hello.resources();
-  view.set_state(v1::NODE_STATE_HEALTHY);
-  view.set_incarnation(node.incarnation);
-  view.set_version(node.hello.version());
-  view.set_machine_id(node.hello.machine_id());
-  view.clear_lost_at();
-  if (!view.has_registered_at()) *view.mutable_registered_at() = ToProtoTimestamp(wall);
-  *view.mutable_last_seen_at() = ToProtoTimestamp(wall);
-  if (node.hello.has_fence_after()) *record.mutable_fence_after() = node.hello.fence_after();
-  table->Put(v1::STATE_TABLE_NODES, node_id, record);
-}
+// Ranks go on without a coordinator for five minutes, unless their worker was told otherwise.
+constexpr std::chrono::seconds kLongest(60);
+// Starts of a coordinator; a term that is further away is no term.
+constexpr uint64_t kMostTerms = uint64_t{1} << 32;
+constexpr size_t kLongestJobId = 128;
 
 }  // namespace
 
-RollCallResult Reconcile(const std::vector<v1::StateRow>& copy,
-                         const std::map<std::string, RollCallNode>& nodes, WallNanos wall) {
-  Table table(copy);
-  const std::map<GenerationKeyOf, Running> running = GenerationsOf(nodes);
-  // Jobs that hosts name at all, and the last of their generations that is whole.
-  std::map<std::string, const std::pair<const GenerationKeyOf, Running>*> whole;
-  std::set<GenerationKeyOf> named;
-  for (const auto& [node_id, node] : nodes) {
-    for (const v1::RunningGeneration& each : node.hello.running()) {
-      if (!each.ended()) named.insert({each.job_id(), each.generation()});
-    }
-  }
-  for (const auto& entry : running) {
-    if (entry.second.is_complete()) whole[entry.first.first] = &entry;
-  }
-  int go_on = 0;
-  int unknown = 0;
-  int held = 0;
-  std::set<std::string> settled;
-  for (const auto& [job_id, entry] : whole) {
-    const auto known = table.jobs.find(job_id);
-    if (known != table.jobs.end() && HasEnded(known->second.job())) continue;
-    settled.insert(job_id);
-    ++go_on;
-    unknown += known == table.jobs.end();
-    for (const auto& [node_rank, member] : entry->second.members)
-      Present(member.first, nodes.at(member.first), wall, &table);
-    const bool is_as_in_the_copy = known != table.jobs.end() &&
-                                   known->second.job().generation() == entry->first.second &&
-                                   (known->second.job().state() == v1::JOB_STATE_RUNNING ||
-                                    known->second.job().state() == v1::JOB_STATE_QUIESCING);
-    if (!is_as_in_the_copy) GoOn(entry->first, entry->second, nodes, wall, &table);
-  }
-  for (auto& [job_id, record] : table.jobs) {
-    const v1::Job& job = record.job();
-    if (settled.contains(job_id) || HasEnded(job)) continue;
-    // A part of it runs: what becomes of the rest is known when their lease is over.
-    const bool has_ranks =
-        job.state() == v1::JOB_STATE_RUNNING || job.state() == v1::JOB_STATE_QUIESCING;
-    if (has_ranks && named.contains({job_id, job.generation()})) continue;
-    held += !record.cancel_requested();
-    HoldBack(&record, wall, &table);
-  }
-  size_t strays = 0;
-  for (const GenerationKeyOf& key : named) {
-    const auto job = table.jobs.find(key.first);
-    strays += job == table.jobs.end() || job->second.job().generation() != key.second;
-  }
-  RollCallResult result;
-  result.summary = fmt::format(
-      "{} hosts answered; {} jobs go on, {} of which the copy did not know as they run; {} are "
-      "held, "
-      "since they may have ended: 'meshrun ps' shows them; {} generations on hosts are of no job, "
-      "or "
-      "are not whole, and end",
-      nodes.size(), go_on, unknown, held, strays);
-  result.rows = std::move(table.changes);
-  return result;
-}
-
 RollCall::RollCall(const v1::RestoreEvent& restore, SteadyNanos now)
     : restore_(restore),
-      deadline_(now + FromProto(restore.lease()) + kToConnect),
-      highest_term_(restore.term()) {}
+      earliest_(now + FromProto(restore.lease()) + kToConnect),
+      latest_(std::max<SteadyNanos>(earliest_, now + kLongest)),
+      highest_term_(restore.term()) {
+  for (const v1::StateRow& row : restore.rows()) {
+    v1::NodeRecord node;
+    if (row.table() == v1::STATE_TABLE_NODES && node.ParseFromString(row.value()) &&
+        node.node().state() != v1::NODE_STATE_LOST) {
+      expected_.insert(row.key());
+    }
+  }
+}
+
+bool RollCall::AllHaveAnswered() const {
+  for (const std::string& node_id : expected_) {
+    if (!nodes_.contains(node_id)) return false;
+  }
+  for (const auto& [node_id, node] : nodes_) {
+    for (const v1::RunningGeneration& running : node.hello.running()) {
+      const bool counts = running.started() && !running.ended() && !running.stopping();
+      if (counts && !node.details.contains({running.job_id(), running.generation()})) return false;
+    }
+  }
+  return true;
+}
 
 Actions RollCall::Step(const v1::StateEvent& event, absl::Status allowed) {
   Actions actions;
   if (done_) return actions;
+  const SteadyNanos now(event.now_nanos());
   if (event.has_session_message() && !allowed.ok()) {
     actions.list.push_back(CloseSession{event.session_message().session_id(), std::move(allowed)});
   } else if (event.has_session_message()) {
@@ -329,32 +60,87 @@ Actions RollCall::Step(const v1::StateEvent& event, absl::Status allowed) {
   } else if (event.has_session_closed()) {
     sessions_.erase(event.session_closed().session_id());
   } else if (event.call_id() != 0) {
-    actions.list.push_back(ReplyToCall{
-        event.call_id(),
-        absl::UnavailableError(fmt::format(
-            "the coordinator was started with --restored, and asks the hosts what they run: it "
-            "takes "
-            "calls in {}",
-            FormatDuration(std::max(deadline_ - SteadyNanos(event.now_nanos()), SteadyNanos(0))))),
-        nullptr});
+    actions.list.push_back(
+        ReplyToCall{event.call_id(),
+                    absl::UnavailableError(
+                        fmt::format("the coordinator was started with --restored, and asks the "
+                                    "hosts what they run: it takes "
+                                    "calls in {}",
+                                    FormatDuration(std::max(deadline() - now, SteadyNanos(0))))),
+                    nullptr});
   }
-  if (SteadyNanos(event.now_nanos()) < deadline_ || !event.end_of_batch()) return actions;
+  if (now < deadline() || !event.end_of_batch()) return actions;
   done_ = true;
   RollCallResult result =
       Reconcile({restore_.rows().begin(), restore_.rows().end()}, nodes_, FromProto(event.wall()));
   actions.rows = std::move(result.rows);
-  actions.list.push_back(BeginAnew{highest_term_, "StateRestored", std::move(result.summary)});
+  // With the rows, or not at all. It comes last: rows that a store cannot take at once are of the
+  // former term.
+  v1::StateRow& term = actions.rows.emplace_back();
+  term.set_table(v1::STATE_TABLE_META);
+  term.set_key("term");
+  term.set_value(fmt::to_string(highest_term_ + 1));
+  actions.list.push_back(BeginAnew{highest_term_ + 1, "StateRestored", std::move(result.summary)});
   return actions;
+}
+
+absl::Status RollCall::CheckHello(const v1::OpenSessionRequest& message) const {
+  const v1::Hello& hello = message.hello();
+  if (message.fence().term() > restore_.term() + kMostTerms) {
+    return absl::FailedPreconditionError(fmt::format(
+        "{} says that it knows term {}, and the copy is of term {}: its state is damaged",
+        hello.name(), message.fence().term(), restore_.term()));
+  }
+  if (const auto known = nodes_.find(hello.node_id()); known != nodes_.end()) {
+    const v1::Hello& other = known->second.hello;
+    if (other.name() != hello.name()) {
+      return absl::PermissionDeniedError(
+          fmt::format("node id {} is '{}'", hello.node_id(), other.name()));
+    }
+    const auto order = [](uint64_t incarnation, const v1::Hello& said) {
+      return std::tuple(incarnation, said.session_number(), said.attempt());
+    };
+    if (order(message.fence().incarnation(), hello) < order(known->second.incarnation, other))
+      return absl::AbortedError("a newer session of this node has answered");
+  }
+  return CheckCluster(restore_.cluster_id(), hello);
+}
+
+// Only what the host has named, and what can be a generation.
+void RollCall::TakeDetails(const std::string& node_id, const v1::OpenSessionRequest& message) {
+  RollCallNode& node = nodes_.at(node_id);
+  const std::pair<std::string, uint64_t> key = {message.fence().job_id(),
+                                                message.fence().generation()};
+  const auto& running = node.hello.running();
+  const bool is_named =
+      std::any_of(running.begin(), running.end(), [&key](const v1::RunningGeneration& each) {
+        return each.job_id() == key.first && each.generation() == key.second;
+      });
+  const v1::Prepare& prepare = message.generation_details().prepare();
+  const bool is_sane =
+      !key.first.empty() && key.first.size() <= kLongestJobId && key.first[0] != '.' &&
+      key.first.find('/') == std::string::npos && key.second > 0 && !prepare.ranks().empty() &&
+      std::all_of(
+          prepare.ranks().begin(), prepare.ranks().end(), [&](const v1::RankAssignment& rank) {
+            return rank.rank() >= 0 && static_cast<uint32_t>(rank.rank()) < prepare.world_size() &&
+                   rank.node_rank() == prepare.ranks(0).node_rank() && rank.node_rank() >= 0 &&
+                   static_cast<uint32_t>(rank.node_rank()) < prepare.node_count() &&
+                   rank.node_id() == node_id;
+          });
+  if (is_named && is_sane) node.details[key] = message.generation_details();
 }
 
 void RollCall::OnMessage(const v1::SessionMessage& event, Actions* actions) {
   const v1::OpenSessionRequest& message = event.message();
   const v1::Fence& fence = message.fence();
   v1::OpenSessionResponse reply;
-  if (absl::Status status = message.has_hello()
-                                ? CheckCluster(restore_.cluster_id(), message.hello())
-                                : absl::OkStatus();
-      !status.ok()) {
+  absl::Status status = absl::OkStatus();
+  if (message.has_hello()) {
+    status = CheckHello(message);
+  } else if (!sessions_.contains(event.session_id())) {
+    status = absl::InvalidArgumentError("the first message of a session is Hello");
+  }
+  if (!status.ok()) {
     actions->list.push_back(CloseSession{event.session_id(), std::move(status)});
     return;
   }
@@ -363,26 +149,21 @@ void RollCall::OnMessage(const v1::SessionMessage& event, Actions* actions) {
     RollCallNode& node = nodes_[message.hello().node_id()];
     node.hello = message.hello();
     node.incarnation = fence.incarnation();
-    sessions_[event.session_id()] = {message.hello().node_id(), highest_term_};
+    // A worker hears nobody of a lower term than it knows.
+    sessions_[event.session_id()] = {message.hello().node_id(),
+                                     std::max(restore_.term(), fence.term())};
     v1::Welcome& welcome = *reply.mutable_welcome();
     *welcome.mutable_lease() = restore_.lease();
     *welcome.mutable_heartbeat_interval() = restore_.heartbeat_interval();
     welcome.set_cluster_id(restore_.cluster_id());
     welcome.set_roll_call(true);
-  } else if (!sessions_.contains(event.session_id())) {
-    actions->list.push_back(CloseSession{
-        event.session_id(), absl::InvalidArgumentError("the first message of a session is Hello")});
-    return;
   } else if (message.has_heartbeat()) {
     reply.mutable_heartbeat_reply()->set_sequence(message.heartbeat().sequence());
   } else {
-    if (message.has_generation_details()) {
-      nodes_[sessions_.at(event.session_id()).first].details[{fence.job_id(), fence.generation()}] =
-          message.generation_details();
-    }
+    if (message.has_generation_details())
+      TakeDetails(sessions_.at(event.session_id()).first, message);
     return;
   }
-  // A worker hears nobody of a lower term than it knows.
   reply.mutable_fence()->set_term(sessions_.at(event.session_id()).second);
   reply.mutable_fence()->set_incarnation(fence.incarnation());
   actions->list.push_back(SendToSession{event.session_id(), std::move(reply)});

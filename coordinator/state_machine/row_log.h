@@ -1,5 +1,5 @@
-// Records that are only ever added, a durable row each. They are numbered from 1, and the newest of
-// them are kept.
+// Records that are only ever added, a durable row each. They are numbered from 1 upwards, and the
+// newest of them are kept.
 //
 // They are kept as their bytes, which take a fraction of the memory of their messages. A page of
 // them is read at a time, and a page looks at so many records at most: a search of all takes
@@ -35,41 +35,48 @@ class RowLog {
     record.set_sequence(next_++);
     std::string bytes = record.SerializeAsString();
     context.Put(table_, KeyNumber(record.sequence()), bytes);
-    rows_.push_back({FromProto((record.*kTimeOf)()), std::move(bytes)});
+    rows_.push_back({FromProto((record.*kTimeOf)()), record.sequence(), std::move(bytes)});
     while (rows_.size() > most) {
       forgotten_until_ = rows_.front().at;
-      context.Erase(table_, KeyNumber(next_ - rows_.size()));
+      context.Erase(table_, KeyNumber(rows_.front().sequence));
       rows_.pop_front();
     }
   }
+
+  // The next record comes after this number, whatever has been written.
+  void ContinueAfter(uint64_t sequence) { next_ = std::max(next_, sequence + 1); }
 
   // In the order of the keys.
   void Restore(Context& context, const v1::StateRow& row) {
     Record record;
     const bool is_read =
         record.ParseFromString(row.value()) && KeyNumber(record.sequence()) == row.key();
-    if (!is_read || (!rows_.empty() && record.sequence() != next_)) {
+    if (!is_read || record.sequence() < next_) {
       context.Damaged(row);
       return;
     }
     if (rows_.empty() && record.sequence() > 1) forgotten_until_ = FromProto((record.*kTimeOf)());
     next_ = record.sequence() + 1;
-    rows_.push_back({FromProto((record.*kTimeOf)()), row.value()});
+    rows_.push_back({FromProto((record.*kTimeOf)()), record.sequence(), row.value()});
   }
 
   // Adds those after `after` that are not older than `since`, as `take` says, oldest first. Returns
   // the sequence after which to go on; 0: there are no more.
   template <typename Take>
   uint64_t Page(uint64_t after, std::chrono::nanoseconds since, const Take& take) const {
-    const uint64_t first = next_ - rows_.size();
-    size_t index = after < first ? 0 : static_cast<size_t>(after - first) + 1;
+    auto row = std::upper_bound(
+        rows_.begin(), rows_.end(), after,
+        [](uint64_t sequence, const Row& candidate) { return sequence < candidate.sequence; });
+    uint64_t last = after;
     size_t bytes = 0;
-    for (size_t looked = 0; index < rows_.size(); ++index) {
-      if (rows_[index].at < since) continue;
-      if (++looked > kMostLookedAt || bytes > kMostPageBytes) return first + index - 1;
-      Record record;
-      if (record.ParseFromString(rows_[index].bytes) && take(std::move(record)))
-        bytes += rows_[index].bytes.size();
+    for (size_t looked = 0; row != rows_.end(); ++row) {
+      if (row->at >= since) {
+        if (++looked > kMostLookedAt || bytes > kMostPageBytes) return last;
+        Record record;
+        if (record.ParseFromString(row->bytes) && take(std::move(record)))
+          bytes += row->bytes.size();
+      }
+      last = row->sequence;
     }
     return 0;
   }
@@ -80,6 +87,7 @@ class RowLog {
  private:
   struct Row {
     std::chrono::nanoseconds at{0};
+    uint64_t sequence = 0;
     std::string bytes;
   };
 

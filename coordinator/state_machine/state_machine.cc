@@ -21,8 +21,15 @@ Actions StateMachine::Step(const v1::StateEvent& event) {
   if (event.event_case() == v1::StateEvent::kRestore) {
     parts_ = std::make_unique<Parts>();
     roll_call_.reset();
-    if (event.restore().restored())
+    if (event.restore().restored()) {
       roll_call_.emplace(event.restore(), SteadyNanos(event.now_nanos()));
+      // Whose node is whose.
+      for (const v1::StateRow& row : event.restore().rows()) {
+        v1::NodeRecord record;
+        if (row.table() == v1::STATE_TABLE_NODES && record.ParseFromString(row.value()))
+          parts_->nodes.Restore(std::move(record));
+      }
+    }
   }
   if (roll_call_.has_value()) {
     absl::Status allowed = CheckCaller(event, parts_->nodes, parts_->jobs);
@@ -122,6 +129,7 @@ void StateMachine::Restore(const v1::RestoreEvent& restore) {
       parts_->audit.Restore(row);
     }
   }
+  parts_->audit.ContinueAfter(restore.audit_file_has());
   parts_->jobs.Restore(rows);
   parts_->store.Restore(rows);
   context.Record("CoordinatorStarted", "", "", fmt::format("term {}", context.term));

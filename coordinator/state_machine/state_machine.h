@@ -23,7 +23,7 @@
 //   policy.*, quotas.*                  what users may have
 //   held_time.*, usage.*                what jobs have used
 //   audit.*, refusal_limit.*            who asked for what
-//   roll_call.*                         what runs, where the state is a copy
+//   roll_call.*, reconcile.*            what runs, where the state is a copy
 //   row_log.h                           records that are only added
 //   dependencies.*                      jobs that wait for others
 //   placement.*                         on which nodes

@@ -68,6 +68,7 @@ class Generation {
   bool prepared() const { return processes_->ready(); }
   bool started() const { return record_.has_start(); }
   bool ended() const { return processes_->ended(); }
+  bool stopping() const { return stopping_; }
   std::chrono::nanoseconds kill_grace() const;
   // Whether the coordinator may move its job in process: all its ranks here take another
   // generation.

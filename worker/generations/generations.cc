@@ -199,6 +199,7 @@ std::vector<v1::RunningGeneration> Generations::Running() const {
     // What is left of a forgotten one holds what it held until it is gone.
     if (!entry.forgotten || !entry.generation->ended()) {
       out.push_back(entry.generation->Running());
+      out.back().set_stopping(entry.forgotten || entry.generation->stopping());
     }
   }
   return out;

@@ -143,7 +143,7 @@ TEST_F(RollCallTest, AGenerationThatIsNotWholeDoesNotGoOn) {
   const std::string id = h.SubmitAs("ada", MakeSpec(2, 2));
   second->tells_details = false;
   h.RestoreCopy(copy_);
-  h.Advance(seconds(10));
+  h.Advance(seconds(65));
   EXPECT_FALSE(h.machine().jobs().all().contains(id));
   EXPECT_EQ(Running(id), 0u);
   EXPECT_THAT(h.restored_summary, HasSubstr("1 generations on hosts are of no job"));
@@ -160,7 +160,7 @@ TEST_F(RollCallTest, CallsWaitForItsEnd) {
   event.set_end_of_batch(true);
   StateMachine machine;
   EXPECT_THAT(machine.Step(event).list, IsEmpty());
-  EXPECT_EQ(*machine.NextDeadline(), seconds(7));
+  EXPECT_EQ(*machine.NextDeadline(), seconds(7)) << "the copy has no hosts";
   v1::StateEvent submit;
   submit.set_call_id(3);
   *submit.mutable_submit_job()->mutable_spec() = MakeSpec(1, 1);
@@ -180,6 +180,95 @@ TEST_F(RollCallTest, CallsWaitForItsEnd) {
   const Actions stranger = machine.Step(hello);
   EXPECT_EQ(std::get<CloseSession>(stranger.list.at(0)).status.code(),
             absl::StatusCode::kPermissionDenied);
+}
+
+// It waits for hosts of the copy, and then decides without them.
+TEST_F(RollCallTest, AHostThatIsSilentKeepsItsJob) {
+  const std::string id = h.SubmitAs("ada", Restartable(2, 2));
+  Copy();
+  h.silent = second->name();
+  h.RestoreCopy(copy_);
+  EXPECT_EQ(h.restored_summary, "") << "it waits for the second host";
+  h.Advance(seconds(53));
+  EXPECT_NE(h.restored_summary, "");
+  EXPECT_EQ(h.state(id), v1::JOB_STATE_RUNNING) << "as after any restart, until its lease ends";
+  h.silent.clear();
+  h.Connect(*second);
+  EXPECT_EQ(h.state(id), v1::JOB_STATE_RUNNING);
+  EXPECT_EQ(Running(id), 4u);
+}
+
+// All that ran of it was there: nothing of it runs twice, whatever the host says later.
+TEST_F(RollCallTest, AJobOfSilentHostsIsHeldOnceTheyAreLost) {
+  h.Disconnect(*first);
+  h.Advance(seconds(6));
+  const std::string id = h.SubmitAs("ada", Restartable(1, 2));
+  ASSERT_EQ(second->Running(id).size(), 2u);
+  Copy();
+  h.Connect(*first);
+  h.silent = second->name();
+  h.RestoreCopy(copy_);
+  h.Advance(seconds(120));
+  EXPECT_EQ(h.state(id), v1::JOB_STATE_WAITING) << h.job(id).reason();
+  EXPECT_TRUE(IsHeld(id));
+  EXPECT_EQ(first->Running(id).size(), 0u);
+}
+
+// One host's ranks have ended well since the copy; the other's compute.
+TEST_F(RollCallTest, RanksThatEndedWellAreNotMissed) {
+  const std::string id = h.SubmitAs("ada", Restartable(2, 2));
+  Copy();
+  h.Say(*second, second->ExitAll(id, 0));
+  ASSERT_EQ(h.state(id), v1::JOB_STATE_RUNNING);
+  h.RestoreCopy(copy_);
+  EXPECT_EQ(h.state(id), v1::JOB_STATE_RUNNING) << h.job(id).reason();
+  EXPECT_EQ(first->Running(id).size(), 2u);
+  h.Say(*first, first->ExitAll(id, 0));
+  EXPECT_EQ(h.state(id), v1::JOB_STATE_SUCCEEDED) << h.job(id).reason();
+}
+
+TEST_F(RollCallTest, AWorkerMayNotTakeAnothersPlaceNorAnyTerm) {
+  const std::string id = h.SubmitAs("ada", MakeSpec(2, 2));
+  Copy();
+  v1::StateEvent event;
+  v1::RestoreEvent& restore = *event.mutable_restore();
+  restore.set_term(7);
+  restore.mutable_lease()->set_seconds(5);
+  restore.set_restored(true);
+  restore.mutable_rows()->Add(copy_.begin(), copy_.end());
+  event.set_end_of_batch(true);
+  StateMachine machine;
+  machine.Step(event);
+  v1::StateEvent hello;
+  hello.mutable_session_message()->set_session_id(5);
+  v1::OpenSessionRequest& message = *hello.mutable_session_message()->mutable_message();
+  message = first->Hello();
+  message.mutable_hello()->set_name("mallory");
+  hello.mutable_caller()->set_own_node_only(true);
+  hello.mutable_caller()->add_nodes("mallory");
+  EXPECT_EQ(std::get<CloseSession>(machine.Step(hello).list.at(0)).status.code(),
+            absl::StatusCode::kPermissionDenied);
+  hello.clear_caller();
+  message = second->Hello();
+  message.mutable_fence()->set_term(UINT64_MAX);
+  EXPECT_EQ(std::get<CloseSession>(machine.Step(hello).list.at(0)).status.code(),
+            absl::StatusCode::kFailedPrecondition);
+  // What a worker tells of jobs with impossible ids is not taken, nor what it has not named.
+  message = first->Hello();
+  machine.Step(hello);
+  v1::StateEvent details;
+  details.mutable_session_message()->set_session_id(5);
+  v1::OpenSessionRequest& told = *details.mutable_session_message()->mutable_message();
+  told.mutable_fence()->set_job_id("a/b");
+  told.mutable_fence()->set_generation(1);
+  told.mutable_generation_details()->mutable_prepare()->set_world_size(1);
+  machine.Step(details);
+  v1::StateEvent tick;
+  tick.mutable_tick();
+  tick.set_now_nanos(seconds(61).count());
+  tick.set_end_of_batch(true);
+  for (const v1::StateRow& row : machine.Step(tick).rows)
+    EXPECT_THAT(row.key(), ::testing::Not(HasSubstr("a/b")));
 }
 
 TEST_F(RollCallTest, AJobThatWasBeingCancelledIsCancelled) {

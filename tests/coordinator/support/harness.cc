@@ -39,8 +39,11 @@ void Harness::RestoreCopy(const std::vector<v1::StateRow>& copy) {
   rows.insert(rows.end(), copy.begin(), copy.end());
   (void)store_.Commit(term_, rows);
   restored_ = true;
+  restored_summary.clear();
   StartCoordinator();
-  for (const auto& [name, worker] : workers_) Connect(*worker);
+  for (const auto& [name, worker] : workers_) {
+    if (name != silent) Connect(*worker);
+  }
   Advance(seconds(8));
 }
 
@@ -85,9 +88,10 @@ void Harness::Step(v1::StateEvent event) {
   if (!anew.has_value()) return;
   restored_summary = anew->message;
   restored_ = false;
-  (void)store_.Commit(term_, {TermRow(std::max(anew->term, term_))});
   StartCoordinator();
-  for (const auto& [name, worker] : workers_) Connect(*worker);
+  for (const auto& [name, worker] : workers_) {
+    if (name != silent) Connect(*worker);
+  }
 }
 
 void Harness::Settle() {

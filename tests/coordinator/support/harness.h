@@ -41,6 +41,8 @@ class Harness {
   // The state is this copy from now on, and a coordinator starts on it with --restored. Workers
   // connect, and once it begins anew they connect again.
   void RestoreCopy(const std::vector<v1::StateRow>& copy);
+  // Name of a worker that does not connect by itself then.
+  std::string silent;
   // What the last roll call has come to.
   std::string restored_summary;
   // The same, after adding a row to that state.
