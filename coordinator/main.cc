@@ -6,6 +6,7 @@
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
+#include <filesystem>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -195,6 +196,13 @@ int Serve(const Flags& flags, std::chrono::milliseconds lease, std::chrono::mill
     options.audit_file = *std::move(file);
   }
   if (!flags.ephemeral) {
+    const std::string file = flags.state_dir + "/state.sqlite";
+    std::error_code error;
+    if (flags.restored && (std::filesystem::file_size(file, error) == 0 || error)) {
+      return Fail(
+          fmt::format("--restored: there is no state in {}: copy the backup to this name", file),
+          meshrun::kExitUsage);
+    }
     auto store = SqliteStateStore::Open(flags.state_dir);
     if (!store.ok()) return Fail(store.status(), ExitCodeOf(store.status()));
     options.store = *std::move(store);

@@ -1,6 +1,7 @@
 // meshrun backup: the coordinator's state as a file.
 #include <fmt/format.h>
 
+#include <filesystem>
 #include <memory>
 #include <nlohmann/json.hpp>
 
@@ -18,14 +19,34 @@ struct BackupFlags {
   std::string output;
 };
 
+// The file is replaced as a whole: what is no backup must not be lost to a slip of the hand.
+absl::Status CheckTarget(const std::string& path) {
+  std::error_code error;
+  const auto status = std::filesystem::status(path, error);
+  if (status.type() == std::filesystem::file_type::not_found) return absl::OkStatus();
+  if (status.type() != std::filesystem::file_type::regular)
+    return absl::InvalidArgumentError(fmt::format("{} is not a file: name a file", path));
+  const auto begin = os::ReadFile(path);
+  if (!begin.ok()) return begin.status();
+  if (begin->empty() || begin->starts_with("SQLite format 3")) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      fmt::format("{} is there, and is no backup: name another file, or remove it", path));
+}
+
 int Run(const BackupFlags& flags) {
+  if (flags.file.empty()) return Fail(absl::InvalidArgumentError("FILE is empty: name a file"));
+  if (const absl::Status status = CheckTarget(flags.file); !status.ok()) return Fail(status);
   const auto client = ConnectTo(flags.coordinator);
   if (!client.ok()) return Fail(client.status());
   uint64_t term = 0;
   const auto state = (*client)->Backup(&term);
   if (!state.ok()) return Fail(state.status());
   // Whole, or not at all: what was there before stays until then.
-  if (const absl::Status status = os::WriteFileAtomically(flags.file, *state, 0600); !status.ok())
+  std::error_code error;
+  const auto target = std::filesystem::weakly_canonical(flags.file, error);
+  if (const absl::Status status =
+          os::WriteFileAtomically(error ? flags.file : target.string(), *state, 0600);
+      !status.ok())
     return Fail(status);
   if (flags.output == "json") {
     Print(nlohmann::json({{"file", flags.file}, {"bytes", state->size()}, {"term", term}}).dump() +

@@ -12,10 +12,14 @@ namespace meshrun::client {
 absl::StatusOr<std::chrono::nanoseconds> ParseTime(std::string_view text,
                                                    std::chrono::nanoseconds now) {
   if (const auto ago = ParseDuration(text); ago.ok()) return now - *ago;
-  for (const char* const format : {"%Y-%m-%d", "%Y-%m-%d %H:%M", "%Y-%m-%d %H:%M:%S"}) {
+  for (const char* const format :
+       {"%Y-%m-%d", "%Y-%m-%d %H:%M", "%Y-%m-%d %H:%M:%S", "%Y-%m-%dT%H:%M:%SZ"}) {
     absl::Time time;
     std::string error;
-    if (absl::ParseTime(format, std::string(text), absl::UTCTimeZone(), &time, &error))
+    const bool is_read =
+        absl::ParseTime(format, std::string(text), absl::UTCTimeZone(), &time, &error);
+    // "26-11-01" is no year of ours.
+    if (is_read && time >= absl::UnixEpoch())
       return std::chrono::nanoseconds(absl::ToUnixNanos(time));
   }
   return absl::InvalidArgumentError(fmt::format(

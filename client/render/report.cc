@@ -209,10 +209,18 @@ std::vector<int> WaitingOfArray(const std::vector<v1::Job>& jobs, size_t first) 
   const v1::Job& job = jobs[first];
   std::vector<int> indices;
   if (job.array_id().empty() || job.state() != v1::JOB_STATE_QUEUED) return indices;
-  for (size_t i = first; i < jobs.size() && jobs[i].array_id() == job.array_id() &&
-                         jobs[i].state() == job.state() && jobs[i].reason() == job.reason();
-       ++i) {
-    indices.push_back(static_cast<int>(jobs[i].array_index()));
+  // Some reasons name the job.
+  const auto reason = [](const v1::Job& of) {
+    std::string out = of.reason();
+    const size_t at = out.find(of.job_id());
+    return at == std::string::npos ? out : out.replace(at, of.job_id().size(), of.array_id());
+  };
+  for (size_t i = first; i < jobs.size(); ++i) {
+    const v1::Job& next = jobs[i];
+    const bool is_alike = next.array_id() == job.array_id() && next.state() == job.state() &&
+                          reason(next) == reason(job);
+    if (!is_alike) break;
+    indices.push_back(static_cast<int>(next.array_index()));
   }
   std::sort(indices.begin(), indices.end());
   return indices;

@@ -98,7 +98,7 @@ void Audit::OnStepped(const v1::StateEvent& event, const std::optional<absl::Sta
   record.set_method(MethodOf(event));
   if (event.has_outside_call()) {
     const v1::OutsideCall& refused = event.outside_call();
-    record.set_method(refused.method());
+    record.set_method(ReplaceBytes(refused.method()));
     record.set_not_recorded(refused.not_recorded());
     status = absl::Status(static_cast<absl::StatusCode>(refused.code()), refused.message());
   } else if (!IsChange(event) && !IsRefusal(status)) {

@@ -47,6 +47,7 @@ void Queue::Update(Job& job, const v1::UpdateJobRequest& request) {
   if (request.has_hold() && request.hold() != job.record.held()) {
     context_.Record(request.hold() ? "JobHeld" : "JobReleased", job.id(), "",
                     job.queued() ? "" : "counts when the job is in the queue again");
+    job.record.clear_queue_note();
     jobs_.SetHeld(job, request.hold());
   }
   if (request.has_priority() && request.priority() != job.view.spec().priority()) {

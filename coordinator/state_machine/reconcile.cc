@@ -236,9 +236,7 @@ void HoldBack(v1::JobRecord* record, WallNanos wall, Table* table) {
     job.clear_reason();
     record->set_held(true);
     record->set_queue_note(
-        "the state was restored from a copy, and the job may have run and ended since; look at "
-        "what "
-        "it has written before it is released");
+        "it may have run and ended since the copy of the state was made: look first");
   }
   job.set_generation(job.generation() + kFormerGenerations);
   record->clear_stop_intent();

@@ -162,6 +162,14 @@ TEST_F(ArraysTest, WrongOnesAreRefused) {
   v1::JobSpec none = MakeSpec(1, 1);
   none.mutable_array();
   EXPECT_THAT(message(none), HasSubstr("array: it has 0 jobs"));
+  std::vector<uint32_t> hundred(101);
+  for (uint32_t i = 0; i < 101; ++i) hundred[i] = i;
+  v1::JobSpec waits = Array(hundred);
+  const std::string first = SubmitArray(Array(hundred));
+  waits.add_after("any:" + first);
+  EXPECT_THAT(message(waits), HasSubstr("101 jobs would wait for 101 each"));
+  h.Cancel(first);
+  h.Advance(seconds(3700));
   EXPECT_THAT(message(Array({4, 4})), HasSubstr("index 4 is there twice"));
   v1::JobSpec large;
   std::vector<uint32_t> many(1000);
@@ -171,7 +179,7 @@ TEST_F(ArraysTest, WrongOnesAreRefused) {
   EXPECT_THAT(message(large), HasSubstr("of arguments and environment in all"));
   many.push_back(1000);
   EXPECT_THAT(message(Array(many)), HasSubstr("write 1 to 1000"));
-  EXPECT_EQ(h.machine().jobs().size(), 0u);
+  EXPECT_EQ(h.machine().jobs().size(), 101u);
 }
 
 // Each of two users is next, whatever the other has in an array.

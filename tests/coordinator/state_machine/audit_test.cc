@@ -170,6 +170,58 @@ TEST_F(AuditTest, RefusalsAreLimitedAndCounted) {
   EXPECT_EQ(News().size(), 50u);
 }
 
+// Names and paths are bytes of a caller's choice, and a row that is no text cannot be read again.
+TEST_F(AuditTest, BytesOfACallerDoNotDamageTheState) {
+  v1::StateEvent refused;
+  refused.mutable_caller()->set_user("b\xff");
+  refused.mutable_caller()->set_peer("ipv4:\xfe");
+  refused.mutable_outside_call()->set_method("/x/\xff");
+  refused.mutable_outside_call()->set_code(7);
+  refused.mutable_outside_call()->set_message("/x/\xff is not in the table of roles");
+  h.Call(refused);
+  v1::StateEvent cancel;
+  cancel.mutable_cancel_job()->set_job_id("job\xff");
+  Send("ada", cancel);
+  const size_t before = Ask().records_size();
+  h.StartCoordinator();
+  EXPECT_EQ(static_cast<size_t>(Ask().records_size()), before);
+  EXPECT_THAT(News(), ElementsAre(" OpenSession node1  0", "b? /x/?   7", "ada CancelJob job?  5"));
+}
+
+// A second cancel, however often, pushes nothing out.
+TEST_F(AuditTest, WhatChangesNothingIsNoRecord) {
+  const std::string id = h.SubmitAs("ada", MakeSpec(1, 1));
+  News();
+  for (int i = 0; i < 3; ++i) h.Cancel(id);
+  EXPECT_EQ(News().size(), 1u);
+  h.Advance(seconds(40));
+  h.Cancel(id, /*now=*/true);
+  EXPECT_THAT(News(), IsEmpty()) << "it has ended";
+}
+
+TEST_F(AuditTest, ItsNumbersGoOnAfterThoseOfTheFile) {
+  v1::StateEvent restore;
+  restore.mutable_restore()->set_term(9);
+  restore.mutable_restore()->set_audit_file_has(800);
+  restore.mutable_restore()->mutable_lease()->set_seconds(5);
+  for (const v1::StateRow& row : h.rows()) *restore.mutable_restore()->add_rows() = row;
+  StateMachine machine;
+  machine.Step(restore);
+  v1::StateEvent drain;
+  drain.set_call_id(7);
+  drain.mutable_drain_node()->set_node("node1");
+  machine.Step(drain);
+  v1::StateEvent list;
+  list.set_call_id(8);
+  list.mutable_list_audit();
+  const Actions actions = machine.Step(list);
+  const auto& page = dynamic_cast<const v1::ListAuditResponse&>(
+      *std::get<ReplyToCall>(actions.list.back()).response);
+  ASSERT_EQ(page.records_size(), 2);
+  EXPECT_EQ(page.records(0).sequence(), 1u);
+  EXPECT_EQ(page.records(1).sequence(), 801u);
+}
+
 TEST_F(AuditTest, EventsNameWhoAskedForThem) {
   const std::string id = h.SubmitAs("ada", MakeSpec(1, 1));
   v1::StateEvent cancel;

@@ -141,6 +141,36 @@ TEST_F(PrivacyTest, ItStaysPrivateAfterARestartAndAllAreWhereThePolicySaysSo) {
   EXPECT_THAT(AllThat("bob", h.SubmitAs("ada", open)), Not(HasSubstr(kSecret)));
 }
 
+// Whoever guesses its request id is told nothing.
+TEST_F(PrivacyTest, TheRequestIdOfAnotherUsersJobIsRefused) {
+  v1::StateEvent submit;
+  *submit.mutable_submit_job()->mutable_spec() = Private();
+  submit.mutable_submit_job()->set_request_id("nightly");
+  ASSERT_TRUE(Send("ada", submit).status.ok());
+  const Harness::Answer& answer = Send("bob", submit);
+  EXPECT_EQ(answer.status.code(), absl::StatusCode::kAlreadyExists);
+  EXPECT_EQ(answer.response, nullptr);
+  EXPECT_TRUE(Send("ada", submit).status.ok());
+  EXPECT_EQ(h.machine().jobs().size(), 1u);
+}
+
+// A host that cannot prepare it says why; what is said of the host does not quote that.
+TEST_F(PrivacyTest, AHostInQuarantineDoesNotTellOfIt) {
+  h.quarantine.set_refused_jobs(1);
+  h.StartCoordinator();
+  h.Connect(*node);
+  node->prepare_error = std::string("/home/ada/") + kSecret + " does not exist";
+  h.AddWorker("node2", 4);
+  h.AddWorker("node3", 4);
+  const std::string id = h.SubmitAs("ada", Private());
+  ASSERT_EQ(h.state(id), v1::JOB_STATE_RUNNING);
+  ASSERT_TRUE(h.node(*node).quarantined());
+  v1::StateEvent list;
+  list.mutable_list_nodes();
+  EXPECT_THAT(Send("bob", list).As<v1::ListNodesResponse>().DebugString(), Not(HasSubstr(kSecret)));
+  EXPECT_THAT(AllThat("bob", id), Not(HasSubstr(kSecret)));
+}
+
 TEST_F(PrivacyTest, OtherJobsAreOpen) {
   v1::JobSpec open = Private();
   open.clear_private_();
