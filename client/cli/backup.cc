@@ -19,7 +19,7 @@ struct BackupFlags {
   std::string output;
 };
 
-// The file is replaced as a whole: what is no backup must not be lost to a slip of the hand.
+// A backup replaces the file as a whole. A mistyped name must not cost the user another file.
 absl::Status CheckTarget(const std::string& path) {
   std::error_code error;
   const auto status = std::filesystem::status(path, error);

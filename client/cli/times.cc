@@ -18,7 +18,7 @@ absl::StatusOr<std::chrono::nanoseconds> ParseTime(std::string_view text,
     std::string error;
     const bool is_read =
         absl::ParseTime(format, std::string(text), absl::UTCTimeZone(), &time, &error);
-    // "26-11-01" is no year of ours.
+    // "26-11-01" would be the year 26.
     if (is_read && time >= absl::UnixEpoch())
       return std::chrono::nanoseconds(absl::ToUnixNanos(time));
   }

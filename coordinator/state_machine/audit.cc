@@ -112,7 +112,7 @@ void Audit::OnStepped(const v1::StateEvent& event, const std::optional<absl::Sta
   }
   const std::string target = submitted.empty() ? TargetOf(event) : submitted;
   *record.mutable_at() = ToProtoTimestamp(context_.wall);
-  // Names in certificates are bytes, too: what is no text here could not be read at the next start.
+  // The caller chooses these bytes. The next start could not read a record that is no UTF-8.
   record.set_actor(ReplaceBytes(event.caller().user()));
   record.set_certificate(event.caller().certificate());
   record.set_peer(ReplaceBytes(event.caller().peer()));

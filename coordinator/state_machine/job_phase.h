@@ -144,4 +144,10 @@ constexpr const PhaseOnDisk& OnDisk(JobPhase phase) {
 // Phase of a job with this state and record. Flags count only where a phase has them.
 JobPhase PhaseOf(v1::JobState state, const v1::JobRecord& record);
 
+// Nothing of the job follows.
+constexpr bool HasEnded(v1::JobState state) {
+  return state == v1::JOB_STATE_SUCCEEDED || state == v1::JOB_STATE_FAILED ||
+         state == v1::JOB_STATE_CANCELLED;
+}
+
 }  // namespace meshrun::coordinator

@@ -120,10 +120,7 @@ struct Job {
     return view.state() == v1::JOB_STATE_RENDEZVOUS || view.state() == v1::JOB_STATE_RUNNING ||
            view.state() == v1::JOB_STATE_QUIESCING;
   }
-  bool ended() const {
-    return view.state() == v1::JOB_STATE_SUCCEEDED || view.state() == v1::JOB_STATE_FAILED ||
-           view.state() == v1::JOB_STATE_CANCELLED;
-  }
+  bool ended() const { return HasEnded(view.state()); }
   // Whether the current generation has failed.
   bool failed() const {
     return view.has_failure() && view.failure().generation() == view.generation();

@@ -105,11 +105,6 @@ void SetPhase(JobPhase phase, v1::JobRecord* record) {
   record->set_quiesce_asked(on_disk.quiesce_asked);
 }
 
-bool HasEnded(const v1::Job& job) {
-  return job.state() == v1::JOB_STATE_SUCCEEDED || job.state() == v1::JOB_STATE_FAILED ||
-         job.state() == v1::JOB_STATE_CANCELLED;
-}
-
 std::map<GenerationKeyOf, Running> GenerationsOf(const std::map<std::string, RollCallNode>& nodes) {
   std::map<GenerationKeyOf, Running> out;
   for (const auto& [node_id, node] : nodes) {
@@ -327,7 +322,7 @@ RollCallResult Reconcile(const std::vector<v1::StateRow>& copy,
   for (const auto& [job_id, entry] : whole) {
     const auto known = table.jobs.find(job_id);
     if (known != table.jobs.end() &&
-        (HasEnded(known->second.job()) ||
+        (HasEnded(known->second.job().state()) ||
          known->second.job().submitter() != entry->second.prepare().submitter())) {
       continue;
     }
@@ -344,7 +339,7 @@ RollCallResult Reconcile(const std::vector<v1::StateRow>& copy,
   }
   for (auto& [job_id, record] : table.jobs) {
     const v1::Job& job = record.job();
-    if (settled.contains(job_id) || HasEnded(job)) continue;
+    if (settled.contains(job_id) || HasEnded(job.state())) continue;
     const bool has_ranks =
         job.state() == v1::JOB_STATE_RUNNING || job.state() == v1::JOB_STATE_QUIESCING;
     if (has_ranks && named.contains({job_id, job.generation()})) {

@@ -16,7 +16,7 @@ namespace {
 constexpr std::chrono::seconds kToConnect(2);
 // Ranks go on without a coordinator for five minutes, unless their worker was told otherwise.
 constexpr std::chrono::seconds kLongest(60);
-// Starts of a coordinator; a term that is further away is no term.
+// A term rises by one with each start: no real one is further above that of the copy.
 constexpr uint64_t kMostTerms = uint64_t{1} << 32;
 constexpr size_t kLongestJobId = 128;
 
