@@ -10,6 +10,7 @@
 
 #include "core/certificates/authority.h"
 #include "core/certificates/certificate.h"
+#include "core/certificates/expiry.h"
 #include "core/os/files.h"
 #include "core/os/private_directory.h"
 #include "core/os/user.h"

@@ -61,6 +61,7 @@ struct Flags {
   bool ephemeral = false;
   std::string lease = "5s";
   std::string heartbeat = "1s";
+  std::string certificate_grace = "72h";
   meshrun::rpc::HealthFlags health_flags;
   meshrun::rpc::LoopHealth::Options health;
   int ready_fd = -1;
@@ -87,6 +88,7 @@ struct Flags {
 
 // Below what service managers wait for before they kill.
 constexpr std::chrono::seconds kStopTime(20);
+constexpr std::chrono::hours kLongestGrace(24 * 366);
 constexpr std::string_view kPrefix = "meshrun-coordinator: ";
 
 int Fail(std::string_view why, int code) {
@@ -272,6 +274,11 @@ int main(int argc, char** argv) {
   app.add_option("--tls-deny", flags.security.deny_file,
                  "With TLS: file of certificates that are refused, a line each: serial:HEX or "
                  "name:COMMON-NAME; read again when it changes");
+  app.add_option(
+         "--certificate-grace", flags.certificate_grace,
+         "With TLS: for so long the session of a worker goes on whose certificate has ended "
+         "and is not denied")
+      ->capture_default_str();
   app.add_option("--log-format", flags.log_format, "text or json")
       ->check(CLI::IsMember({"text", "json"}))
       ->capture_default_str();
@@ -356,6 +363,17 @@ int main(int argc, char** argv) {
                             flags.heartbeat, flags.lease),
                 meshrun::kExitUsage);
   }
+  const auto grace = meshrun::ParseDuration(flags.certificate_grace);
+  if (!grace.ok()) {
+    return Fail(fmt::format("--certificate-grace: {}", std::string(grace.status().message())),
+                meshrun::kExitUsage);
+  }
+  if (*grace > kLongestGrace) {
+    return Fail(
+        fmt::format("--certificate-grace {}: write a year at most, 8760h", flags.certificate_grace),
+        meshrun::kExitUsage);
+  }
+  flags.security.certificate_grace = *grace;
   const auto retention = RetentionOf(flags);
   if (!retention.ok()) return Fail(retention.status(), meshrun::kExitUsage);
   const auto quarantine = QuarantineOf(flags);

@@ -29,9 +29,6 @@
 namespace meshrun::coordinator {
 namespace {
 
-// Streams that are open then stay on their connection. Below the time for which workers let their
-// ranks go on without a coordinator.
-constexpr int kConnectionAgeMs = 120'000;
 // WatchJob, ReadLogs, GetFlightRecords.
 constexpr size_t kStreamsOfAUser = 512;
 // With those whose workers have gone, and nobody has noticed yet.
@@ -70,7 +67,10 @@ class RunningServer : public Server {
     const std::optional<std::string> unix_path = rpc::UnixPath(options_.listen);
     rpc::CertificateCheck stands;
     if (standing_ != nullptr) {
-      stands = [standing = standing_](std::string_view pem) { return standing->Check(pem); };
+      stands = [standing = standing_, grace = options_.security.certificate_grace](
+                   std::string_view pem, std::string_view method) {
+        return standing->Check(pem, rpc::IsForNodes(method) ? grace : WallNanos(0));
+      };
     }
     MESHRUN_ASSIGN_OR_RETURN(
         auto credentials,
@@ -80,7 +80,7 @@ class RunningServer : public Server {
                 const rpc::Identity& caller, std::string_view pem, std::string_view method,
                 const absl::Status& allowed) {
               if (!allowed.ok()) {
-                const std::string serial = standing == nullptr ? "" : standing->SerialOf(pem);
+                const std::string serial = standing == nullptr ? "" : standing->Read(pem).serial;
                 refused->OnRefused(caller.name, serial, method, allowed);
               }
               return Admit(*gate, caller, method, allowed);
@@ -92,8 +92,6 @@ class RunningServer : public Server {
     rpc::EnableServerPlugins();
     grpc::ServerBuilder builder;
     rpc::ConfigureServer(builder);
-    // Calls that begin later come over a connection that shows the caller's renewed certificate.
-    builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_AGE_MS, kConnectionAgeMs);
     int unix_socket = 1;
     if (acceptor_ != nullptr) {
       builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, kHandshakeMs);
@@ -117,10 +115,11 @@ class RunningServer : public Server {
           fmt::format("cannot listen on {}: choose another --listen", options_.listen));
     }
     if (const rpc::TlsFiles& tls = options_.security.tls; !tls.empty() && !unix_path) {
-      expiry_.emplace(std::vector<std::string>{tls.cert, tls.ca}, [this](const std::string& text) {
-        log::Warning(text);
-        Note("CertificateEnding", text);
-      });
+      expiry_.emplace(certificates::CertificateFiles{tls.cert, tls.key, tls.ca},
+                      [this](const std::string& text) {
+                        log::Warning(text);
+                        Note("CertificateEnding", text);
+                      });
     }
     health_.Watch(*server_,
                   {v1::SessionService::service_full_name(), v1::JobService::service_full_name(),
@@ -174,6 +173,7 @@ class RunningServer : public Server {
   }
   Shell MakeShell() {
     Shell shell{loop_, recipients_, standing_.get(), acceptor_.get()};
+    shell.certificate_grace = options_.security.certificate_grace;
     if (has_state_) shell.store = options_.store.get();
     if (SenderLimits(options_)) {
       shell.streams = &streams_;

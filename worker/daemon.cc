@@ -91,7 +91,7 @@ absl::Status Daemon::Init() {
   if (const auto path = rpc::UnixPath(options_.coordinator)) {
     MESHRUN_RETURN_IF_ERROR(rpc::MakeSocketDirectory(*path));
   }
-  // Three channels: values and logs never delay a heartbeat.
+  // Three channels: values and logs never delay a heartbeat. The first is the session's.
   std::shared_ptr<rpc::RenewedChannel> channels[3];
   for (auto& channel : channels) {
     MESHRUN_ASSIGN_OR_RETURN(
@@ -107,8 +107,14 @@ absl::Status Daemon::Init() {
     log::Warning(warning);
   }
   if (const rpc::TlsFiles& tls = options_.security.tls; !tls.empty()) {
-    expiry_.emplace(std::vector<std::string>{tls.cert, tls.ca},
-                    [](const std::string& text) { log::Warning(text); });
+    expiry_.emplace(
+        certificates::CertificateFiles{tls.cert, tls.key, tls.ca},
+        [](const std::string& text) { log::Warning(text); },
+        [this, channels] {
+          channels[1]->Replace();
+          channels[2]->Replace();
+          loop_.Post([this] { session_->Renew(); });
+        });
   }
   MESHRUN_ASSIGN_OR_RETURN(state_dir_,
                            StateDir::Open(options_.state_dir, ids_, options_.join_cluster));

@@ -287,6 +287,24 @@ void Session::OnTick() {
   }
 }
 
+void Session::Renew() {
+  log::Info("the certificate was renewed: connecting again");
+  LeaveOldChannel(stub_.Get());
+}
+
+void Session::LeaveOldChannel(const std::shared_ptr<v1::SessionService::Stub>& old) {
+  if (closing_) return;
+  const auto stub = stub_.Get();
+  if (stub == old) {
+    stub_.Replace();
+    loop_.After(kFirstBackoff, [this, old] { LeaveOldChannel(old); });
+    return;
+  }
+  for (const auto& stream : streams_) {
+    if (stream->stub() != stub.get()) stream->Cancel();
+  }
+}
+
 void Session::LeaveConnection(SessionStream& stream) {
   stub_.Replace();
   stream.Cancel();

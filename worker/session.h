@@ -63,6 +63,9 @@ class Session {
   void Start(std::chrono::nanoseconds contact);
   // From now on every heartbeat says that this worker is stopping; the first one is sent at once.
   void Drain();
+  // The next session shows the certificate that lies in its file now, and it begins at once: one
+  // that shows the old certificate would end with it.
+  void Renew();
   // Dropped while the session is not open. The fence's term and incarnation are filled in.
   void Send(v1::OpenSessionRequest message);
   bool open() const { return open_ != nullptr; }
@@ -90,6 +93,8 @@ class Session {
   // `stream` is null where none could begin.
   void OnDone(const SessionStream* stream, absl::Status status);
   void OnTick();
+  // Once there is another channel than the one of `old`.
+  void LeaveOldChannel(const std::shared_ptr<v1::SessionService::Stub>& old);
   // The next stream goes over another connection.
   void LeaveConnection(SessionStream& stream);
   // For how long an open session may be silent.

@@ -21,6 +21,7 @@
 #include "client/render/checks.h"
 #include "client/render/report.h"
 #include "core/certificates/certificate.h"
+#include "core/certificates/expiry.h"
 #include "core/exit_codes.h"
 #include "core/os/cores.h"
 #include "core/os/files.h"
@@ -149,6 +150,13 @@ void CheckCoordinator(const DoctorFlags& flags, Checks* checks) {
     } else if (node.version() != kVersion) {
       checks->push_back({Level::kWarn, "node " + node.name(), "version " + node.version(),
                          fmt::format("install {} there too", kVersion)});
+    }
+    if (const auto end = FromProto(node.certificate_ends_at());
+        node.has_certificate_ends_at() &&
+        certificates::ExpiryAt(WallNow(), end) != certificates::Expiry::kFar) {
+      checks->push_back({Level::kWarn, "node " + node.name(),
+                         "its certificate " + certificates::DescribeEnd(WallNow(), end),
+                         "renew it: meshrun ca renew DIR"});
     }
     const auto& limits = node.resources().limits();
     if (std::find(limits.begin(), limits.end(), "memory") == limits.end()) {

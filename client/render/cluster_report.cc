@@ -8,6 +8,7 @@
 #include "client/render/report.h"
 #include "client/render/style.h"
 #include "client/render/table.h"
+#include "core/certificates/expiry.h"
 #include "core/proto_time.h"
 #include "core/text.h"
 
@@ -32,6 +33,20 @@ std::string ReasonText(const v1::Node& node) {
   return drain.empty() || problems.empty() ? drain + problems : drain + "; " + problems;
 }
 
+// Whether the end of its certificate is told by now.
+bool IsEnding(const v1::Node& node, nanoseconds now) {
+  return node.has_certificate_ends_at() &&
+         certificates::ExpiryAt(now, FromProto(node.certificate_ends_at())) !=
+             certificates::Expiry::kFar;
+}
+
+// "in 6d", "ended 2h ago"; empty without TLS.
+std::string CertificateText(const v1::Node& node, nanoseconds now) {
+  if (!node.has_certificate_ends_at()) return "";
+  const nanoseconds end = FromProto(node.certificate_ends_at());
+  return end > now ? "in " + Age(end - now) : "ended " + Ago(now, end);
+}
+
 }  // namespace
 
 std::string NodeStateText(const v1::Node& node) {
@@ -45,8 +60,11 @@ std::string NodeTable(std::vector<v1::Node> nodes, nanoseconds now, int width) {
   std::sort(nodes.begin(), nodes.end(), [](const v1::Node& a, const v1::Node& b) {
     return a.name() != b.name() ? NaturalLess(a.name(), b.name()) : a.node_id() < b.node_id();
   });
+  const bool alarm = std::any_of(nodes.begin(), nodes.end(),
+                                 [now](const v1::Node& node) { return IsEnding(node, now); });
   Table table({"NODE", "STATE", ">SLOTS", ">CORES", ">GPUS", ">MEMORY", "~ADDRESS", "~SINCE",
-               "~LAST SEEN", "~VERSION", "LABELS", "REASON"});
+               "~LAST SEEN", "~VERSION", alarm ? "CERTIFICATE" : "~CERTIFICATE", "LABELS",
+               "REASON"});
   for (const v1::Node& node : nodes) {
     const v1::Resources& r = node.resources();
     table.Add({node.name(), NodeStateText(node), fmt::format("{}/{}", node.slots_used(), r.slots()),
@@ -54,7 +72,8 @@ std::string NodeTable(std::vector<v1::Node> nodes, nanoseconds now, int width) {
                r.gpus().empty() ? "" : fmt::format("{}/{}", node.gpus_used_size(), r.gpus_size()),
                FormatBytes(r.memory_bytes()), node.addresses().empty() ? "" : node.addresses(0),
                Ago(now, FromProto(node.registered_at())), Ago(now, FromProto(node.last_seen_at())),
-               node.version(), LabelsText(node), OneLine(ReasonText(node), kNoteWidth)});
+               node.version(), CertificateText(node, now), LabelsText(node),
+               OneLine(ReasonText(node), kNoteWidth)});
   }
   return table.Render(0, width);
 }
@@ -96,6 +115,15 @@ std::string DescribeNode(const v1::Node& node, nanoseconds now) {
   field("registered", fmt::format("{}, boot {}", when(node.registered_at()), node.incarnation()));
   field("last seen", when(node.last_seen_at()));
   field("version", node.version());
+  if (node.has_certificate_ends_at()) {
+    const nanoseconds end = FromProto(node.certificate_ends_at());
+    std::string text = certificates::DescribeEnd(now, end);
+    if (end <= now) {
+      text += fmt::format(", its open session {}",
+                          certificates::DescribeEnd(now, FromProto(node.session_ends_at())));
+    }
+    field("certificate", IsEnding(node, now) ? text + ": 'meshrun ca renew'" : text);
+  }
   return out;
 }
 

@@ -27,7 +27,7 @@ class StreamCall : public OutgoingStream<grpc::ServerWriteReactor<Response>, Res
     event.set_call_id(call_id_);
     StampCaller(context, shell_.standing, event);
     shell_.recipients.AddCall(call_id_, this);
-    certificate_.Begin(shell_, context,
+    certificate_.Begin(shell_, context, WallNanos(0),
                        [shell = shell_, id = call_id_, end = expelled_](const absl::Status& why) {
                          {
                            MutexLock lock(end->mu);

@@ -67,9 +67,10 @@ class LogReader
     *event.mutable_read_logs() = request;
     StampCaller(context, shell_.standing, event);
     shell_.recipients.AddCall(call_id_, this);
-    certificate_.Begin(shell_, context, [weak = weak_from_this()](const absl::Status& why) {
-      if (const auto reader = weak.lock()) reader->Expel(why);
-    });
+    certificate_.Begin(shell_, context, WallNanos(0),
+                       [weak = weak_from_this()](const absl::Status& why) {
+                         if (const auto reader = weak.lock()) reader->Expel(why);
+                       });
     const absl::Status refused = shell_.Receive(context, request);
     const absl::Status status =
         refused.ok() ? shell_.PostStream(context, std::move(event), &place_) : refused;

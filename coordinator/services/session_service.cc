@@ -23,7 +23,7 @@ class SessionStream : public OutgoingStream<Reactor, v1::OpenSessionResponse>,
   void Begin() {
     self_ = shared_from_this();
     shell_.recipients.AddSession(session_id_, self_);
-    certificate_.Begin(shell_, *context_,
+    certificate_.Begin(shell_, *context_, shell_.certificate_grace,
                        [shell = shell_, id = session_id_](const absl::Status& why) {
                          // Before the loop hears of it: it would close the session without a
                          // reason.
@@ -59,7 +59,7 @@ class SessionStream : public OutgoingStream<Reactor, v1::OpenSessionResponse>,
     event.mutable_session_message()->mutable_message()->Swap(&request_);
     // Later messages speak for the node of the Hello.
     if (event.session_message().message().has_hello())
-      StampCaller(*context_, shell_.standing, event);
+      StampWorker(*context_, shell_.standing, shell_.certificate_grace, event);
     const absl::StatusOr<bool> reads_on =
         shell_.loop.PostMessage(std::move(event), [self = shared_from_this()] { self->ReadOn(); });
     if (!reads_on.ok()) {

@@ -29,6 +29,8 @@ struct Shell {
   certificates::Standing* standing = nullptr;
   // Null on a Unix socket.
   rpc::Acceptor* acceptor = nullptr;
+  // As of rpc::Security.
+  WallNanos certificate_grace{0};
   // Null where the coordinator keeps no state.
   StateStore* store = nullptr;
   // Null without TLS.
@@ -79,8 +81,8 @@ struct Shell {
   }
 };
 
-// Ends the stream of a caller as soon as the caller's certificate expires or is denied. Its
-// destructor ends the watch.
+// Ends the stream of a caller as soon as the caller's certificate is denied, or ended longer than
+// `grace` ago. Its destructor ends the watch.
 class CertificateWatch {
  public:
   CertificateWatch() = default;
@@ -91,12 +93,12 @@ class CertificateWatch {
   CertificateWatch& operator=(const CertificateWatch&) = delete;
 
   // `end` as of Standing::Watch.
-  void Begin(const Shell& shell, const grpc::CallbackServerContext& context,
+  void Begin(const Shell& shell, const grpc::CallbackServerContext& context, WallNanos grace,
              std::function<void(const absl::Status&)> end) {
     const auto peer = context.auth_context();
     if (shell.standing == nullptr || !rpc::ShowsCertificate(*peer)) return;
     standing_ = shell.standing;
-    watch_ = standing_->Watch(rpc::CertificateOf(*peer), std::move(end));
+    watch_ = standing_->Watch(rpc::CertificateOf(*peer), grace, std::move(end));
   }
 
  private:

@@ -5,6 +5,7 @@
 
 #include "coordinator/state_machine/callers.h"
 #include "core/os/user.h"
+#include "core/proto_time.h"
 #include "core/rpc/caller.h"
 
 namespace meshrun::coordinator {
@@ -41,10 +42,20 @@ void StampCaller(const grpc::CallbackServerContext& context, certificates::Stand
   const rpc::Scope scope = ScopeOf(MethodOf(event), identity);
   caller.set_own_node_only(scope == rpc::Scope::kOwnNode);
   caller.set_own_private_only((identity.roles & rpc::kOperateRole) == 0);
-  if (standing != nullptr) caller.set_certificate(standing->SerialOf(rpc::CertificateOf(*peer)));
+  if (standing != nullptr) caller.set_certificate(standing->Read(rpc::CertificateOf(*peer)).serial);
   caller.set_own_jobs_only(scope == rpc::Scope::kOwnJob || scope == rpc::Scope::kNewJob);
   caller.set_user(std::move(identity.name));
   for (std::string& node : identity.nodes) caller.add_nodes(std::move(node));
+}
+
+void StampWorker(const grpc::CallbackServerContext& context, certificates::Standing* standing,
+                 WallNanos grace, v1::StateEvent& event) {
+  StampCaller(context, standing, event);
+  const auto peer = context.auth_context();
+  if (standing == nullptr || !rpc::ShowsCertificate(*peer)) return;
+  const WallNanos end = standing->Read(rpc::CertificateOf(*peer)).not_after;
+  *event.mutable_caller()->mutable_certificate_ends_at() = ToProtoTimestamp(end);
+  *event.mutable_caller()->mutable_session_ends_at() = ToProtoTimestamp(end + grace);
 }
 
 }  // namespace meshrun::coordinator

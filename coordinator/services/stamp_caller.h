@@ -12,5 +12,8 @@ namespace meshrun::coordinator {
 // table of roles. `standing` knows the certificate's serial number; null without TLS.
 void StampCaller(const grpc::CallbackServerContext& context, certificates::Standing* standing,
                  v1::StateEvent& event);
+// The same for a Hello: with the end of the certificate, and of the session in its grace.
+void StampWorker(const grpc::CallbackServerContext& context, certificates::Standing* standing,
+                 WallNanos grace, v1::StateEvent& event);
 
 }  // namespace meshrun::coordinator

@@ -424,6 +424,8 @@ void NodeTable::Restore(v1::NodeRecord row) {
   if (row.has_fence_after()) node.fence_after = FromProto(row.fence_after());
   for (const auto& at : row.absences()) node.absences.push_back(FromProto(at));
   node.refused_jobs.insert(row.refused_jobs().begin(), row.refused_jobs().end());
+  node.told_expiry = {FromProto(node.record.certificate_ends_at()),
+                      static_cast<certificates::Expiry>(row.told_expiry())};
   // A row of an older coordinator has only the state, which a broken session hides.
   node.draining = row.draining() || (node.record.state() == v1::NODE_STATE_DRAINING &&
                                      node.record.drain_reason().empty());
@@ -472,6 +474,7 @@ void NodeTable::WriteChanged() {
     }
     row.set_draining(it->second.draining);
     for (const WallNanos at : it->second.absences) *row.add_absences() = ToProtoTimestamp(at);
+    row.set_told_expiry(static_cast<uint32_t>(it->second.told_expiry.stage));
     row.mutable_refused_jobs()->Add(it->second.refused_jobs.begin(), it->second.refused_jobs.end());
     context_.Put(v1::STATE_TABLE_NODES, node_id, row);
   }

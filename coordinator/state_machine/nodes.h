@@ -23,6 +23,7 @@
 #include "absl/status/statusor.h"
 #include "coordinator/state_machine/context.h"
 #include "coordinator/state_machine/deadline_index.h"
+#include "core/certificates/expiry.h"
 
 namespace meshrun::coordinator {
 
@@ -52,6 +53,8 @@ struct Node {
   std::deque<WallNanos> absences;
   // What it could not prepare since it last prepared a job: CountRefusal.
   std::set<std::string> refused_jobs;
+  // What was told of its certificate's end: NodeCertificates.
+  certificates::ToldExpiry told_expiry;
 
   const std::string& id() const { return record.node_id(); }
   // The preferred one.

@@ -19,7 +19,8 @@ absl::Status TakenOver(uint64_t own_term, const std::string& worker, uint64_t it
 
 }  // namespace
 
-void StateMachine::OnHello(uint64_t session_id, const v1::OpenSessionRequest& message) {
+void StateMachine::OnHello(uint64_t session_id, const v1::OpenSessionRequest& message,
+                           const v1::Caller& caller) {
   Context& context = parts_->context;
   if (message.fence().term() > context.term) {
     context.Close(session_id,
@@ -40,6 +41,7 @@ void StateMachine::OnHello(uint64_t session_id, const v1::OpenSessionRequest& me
     context.Close(session_id, node.status());
     return;
   }
+  parts_->certificates.OnHello(**node, caller);
   if (comes_back) parts_->audit.IsRepeated();
   // What was wrong there may be mended.
   if (is_anew) parts_->jobs.ForgiveNode((*node)->id());
@@ -56,13 +58,13 @@ void StateMachine::OnHello(uint64_t session_id, const v1::OpenSessionRequest& me
   }
 }
 
-void StateMachine::OnSessionMessage(const v1::SessionMessage& event) {
+void StateMachine::OnSessionMessage(const v1::SessionMessage& event, const v1::Caller& caller) {
   Context& context = parts_->context;
   Generations& generations = parts_->generations;
   const v1::OpenSessionRequest& message = event.message();
   const v1::Fence& fence = message.fence();
   if (message.has_hello()) {
-    OnHello(event.session_id(), message);
+    OnHello(event.session_id(), message, caller);
     return;
   }
   Node* node = parts_->nodes.Renew(event.session_id());

@@ -54,6 +54,7 @@ Actions StateMachine::Step(const v1::StateEvent& event) {
   if (event.end_of_batch()) {
     parts_->generations.ProceedAll();
     ForgetNodes();
+    parts_->certificates.Tell();
     parts_->dependencies.Resolve();
     bool looked = parts_->queue.PlaceJobs();
     // Jobs that made room without having run have given their nodes back at once.
@@ -181,7 +182,7 @@ void StateMachine::Dispatch(const v1::StateEvent& event) {
   // Without a default: the compiler names an event that is not here.
   switch (event.event_case()) {
     case v1::StateEvent::kSessionMessage:
-      OnSessionMessage(event.session_message());
+      OnSessionMessage(event.session_message(), event.caller());
       break;
     case v1::StateEvent::kSessionClosed:
       parts_->nodes.Disconnect(event.session_closed().session_id());

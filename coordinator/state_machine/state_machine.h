@@ -52,6 +52,7 @@
 #include "coordinator/state_machine/growth.h"
 #include "coordinator/state_machine/hangs.h"
 #include "coordinator/state_machine/jobs.h"
+#include "coordinator/state_machine/node_certificates.h"
 #include "coordinator/state_machine/nodes.h"
 #include "coordinator/state_machine/queue.h"
 #include "coordinator/state_machine/rendezvous_store.h"
@@ -77,6 +78,7 @@ class StateMachine {
   struct Parts {
     Context context;
     NodeTable nodes{context};
+    NodeCertificates certificates{context, nodes};
     JobTable jobs{context};
     RendezvousStore store{context, nodes, jobs};
     PeerNews peers{context, nodes, jobs};
@@ -103,8 +105,9 @@ class StateMachine {
   void Record(const v1::StateEvent& event);
   void ForgetNodes();
   // session_messages.cc
-  void OnSessionMessage(const v1::SessionMessage& event);
-  void OnHello(uint64_t session_id, const v1::OpenSessionRequest& message);
+  void OnSessionMessage(const v1::SessionMessage& event, const v1::Caller& caller);
+  void OnHello(uint64_t session_id, const v1::OpenSessionRequest& message,
+               const v1::Caller& caller);
 
   // job_commands.cc
   void Submit(uint64_t call_id, const v1::SubmitJobRequest& request);

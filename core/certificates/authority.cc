@@ -148,9 +148,7 @@ struct Issuer {
 absl::StatusOr<Issuer> ParseAuthority(const KeyPair& authority) {
   Issuer out;
   out.cert = ParseCertificate(authority.cert_pem);
-  const Bio bio(
-      BIO_new_mem_buf(authority.key_pem.data(), static_cast<int>(authority.key_pem.size())));
-  out.key.reset(PEM_read_bio_PrivateKey(bio.get(), nullptr, nullptr, nullptr));
+  out.key = ParseKey(authority.key_pem);
   if (out.cert == nullptr || out.key == nullptr || X509_check_ca(out.cert.get()) != 1 ||
       X509_check_private_key(out.cert.get(), out.key.get()) != 1) {
     ERR_clear_error();

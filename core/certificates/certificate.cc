@@ -1,7 +1,6 @@
 #include "core/certificates/certificate.h"
 
 #include <arpa/inet.h>
-#include <fmt/chrono.h>
 #include <fmt/format.h>
 #include <openssl/err.h>
 #include <openssl/pem.h>
@@ -66,6 +65,24 @@ X509Ptr ParseCertificate(std::string_view pem) {
   return cert;
 }
 
+Key ParseKey(std::string_view pem) {
+  const Bio bio(BIO_new_mem_buf(pem.data(), static_cast<int>(pem.size())));
+  // No question at a terminal where it is encrypted.
+  const auto no_password = [](char*, int, int, void*) { return -1; };
+  Key key(PEM_read_bio_PrivateKey(bio.get(), nullptr, no_password, nullptr));
+  ERR_clear_error();
+  return key;
+}
+
+bool KeyFits(std::string_view cert_pem, std::string_view key_pem) {
+  const X509Ptr cert = ParseCertificate(cert_pem);
+  const Key key = ParseKey(key_pem);
+  const bool fits =
+      cert != nullptr && key != nullptr && X509_check_private_key(cert.get(), key.get()) == 1;
+  ERR_clear_error();
+  return fits;
+}
+
 absl::StatusOr<Certificate> ReadCertificate(std::string_view pem) {
   constexpr size_t kLargest = 1 << 20;
   const X509Ptr cert = pem.size() > kLargest ? nullptr : ParseCertificate(pem);
@@ -84,27 +101,6 @@ absl::StatusOr<Certificate> ReadCertificate(std::string_view pem) {
   const uint32_t usage = X509_get_extended_key_usage(cert.get());
   out.server = usage != UINT32_MAX && (usage & XKU_SSL_SERVER) != 0;
   return out;
-}
-
-Expiry ExpiryAt(WallNanos now, WallNanos not_after) {
-  constexpr std::chrono::hours kDay(24);
-  const WallNanos left = not_after - now;
-  if (left <= WallNanos(0)) return Expiry::kOver;
-  if (left <= kDay) return Expiry::kDay;
-  if (left <= 7 * kDay) return Expiry::kWeek;
-  return left <= 30 * kDay ? Expiry::kMonth : Expiry::kFar;
-}
-
-std::string DescribeEnd(WallNanos now, WallNanos not_after) {
-  const std::time_t end = std::chrono::duration_cast<std::chrono::seconds>(not_after).count();
-  const auto left = std::chrono::duration_cast<std::chrono::hours>(not_after - now).count();
-  const auto away = left < 0 ? -left : left;
-  const auto count = away < 48 ? away : away / 24;
-  const std::string time =
-      fmt::format("{} {}{}", count, away < 48 ? "hour" : "day", count == 1 ? "" : "s");
-  const std::string date = fmt::format("{:%Y-%m-%d %H:%M} UTC", fmt::gmtime(end));
-  return not_after <= now ? fmt::format("ended {} ago ({})", time, date)
-                          : fmt::format("ends in {} ({})", time, date);
 }
 
 }  // namespace meshrun::certificates

@@ -27,11 +27,7 @@ struct Certificate {
 // The first certificate of a PEM text. INVALID_ARGUMENT: there is none, or it is damaged. Any bytes
 // may be given.
 absl::StatusOr<Certificate> ReadCertificate(std::string_view pem);
-
-// How urgently the end of a certificate is told: 30 days, 7 days, 1 day before it, and after it.
-enum class Expiry { kFar, kMonth, kWeek, kDay, kOver };
-Expiry ExpiryAt(WallNanos now, WallNanos not_after);
-// "ends in 6 days (2026-11-28)", "ended 2 hours ago (...)". Times are UTC.
-std::string DescribeEnd(WallNanos now, WallNanos not_after);
+// Whether the private key is that of the certificate; false where either cannot be read.
+bool KeyFits(std::string_view cert_pem, std::string_view key_pem);
 
 }  // namespace meshrun::certificates

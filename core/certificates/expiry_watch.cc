@@ -2,47 +2,54 @@
 
 #include <fmt/format.h>
 
+#include "core/certificates/certificate.h"
 #include "core/os/files.h"
 
 namespace meshrun::certificates {
 namespace {
 
-constexpr std::chrono::hours kInterval(1);
+constexpr std::chrono::seconds kInterval(10);
 constexpr size_t kLargestFile = 1 << 20;
 
 }  // namespace
 
-std::vector<std::string> ExpiryNotices::Due(WallNanos now) {
-  std::vector<std::string> due;
-  for (const std::string& file : files_) {
+ExpiryNotices::News ExpiryNotices::Look(WallNanos now) {
+  News news;
+  for (const std::string& file : {files_.cert, files_.ca}) {
     const auto pem = os::ReadRegularFile(file, kLargestFile);
     const auto certificate = pem.ok() ? ReadCertificate(*pem) : pem.status();
     if (!certificate.ok()) continue;
-    Told& told = told_[file];
-    if (told.not_after != certificate->not_after) told = {.not_after = certificate->not_after};
-    const Expiry stage = ExpiryAt(now, certificate->not_after);
-    if (stage <= told.stage) continue;
-    told.stage = stage;
-    due.push_back(fmt::format("the certificate of '{}' in {} {}: renew it with 'meshrun ca renew'",
-                              certificate->common_name, file,
-                              DescribeEnd(now, certificate->not_after)));
+    const WallNanos end = certificate->not_after;
+    if (told_[file].Advance(now, end)) {
+      news.due.push_back(
+          fmt::format("the certificate of '{}' in {} {}: renew it with 'meshrun ca renew'",
+                      certificate->common_name, file, DescribeEnd(now, end)));
+    }
+    if (file != files_.cert || end <= in_use_) continue;
+    const auto key = os::ReadRegularFile(files_.key, kLargestFile);
+    // Both may be on their way: the next look sees.
+    if (!key.ok() || !KeyFits(*pem, *key)) continue;
+    news.renewed = in_use_.count() != 0;
+    in_use_ = end;
   }
-  return due;
+  return news;
 }
 
-ExpiryWatch::ExpiryWatch(std::vector<std::string> files,
-                         std::function<void(const std::string&)> on_due) {
-  thread_ = std::thread(
-      [this, notices = ExpiryNotices(std::move(files)), on_due = std::move(on_due)]() mutable {
-        while (true) {
-          for (const std::string& text : notices.Due(Clock::Real().WallNow())) on_due(text);
-          const auto next = std::chrono::steady_clock::now() + kInterval;
-          MutexLock lock(mu_);
-          while (!stopping_ && changed_.WaitUntil(mu_, next)) {
-          }
-          if (stopping_) return;
-        }
-      });
+ExpiryWatch::ExpiryWatch(CertificateFiles files, std::function<void(const std::string&)> on_due,
+                         std::function<void()> on_renewed) {
+  thread_ = std::thread([this, notices = ExpiryNotices(std::move(files)),
+                         on_due = std::move(on_due), on_renewed = std::move(on_renewed)]() mutable {
+    while (true) {
+      const ExpiryNotices::News news = notices.Look(Clock::Real().WallNow());
+      for (const std::string& text : news.due) on_due(text);
+      if (news.renewed) on_renewed();
+      const auto next = std::chrono::steady_clock::now() + kInterval;
+      MutexLock lock(mu_);
+      while (!stopping_ && changed_.WaitUntil(mu_, next)) {
+      }
+      if (stopping_) return;
+    }
+  });
 }
 
 ExpiryWatch::~ExpiryWatch() {

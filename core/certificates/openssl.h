@@ -23,5 +23,6 @@ using X509Ptr = std::unique_ptr<X509, Freed<X509_free>>;
 
 // Null where there is none.
 X509Ptr ParseCertificate(std::string_view pem);
+Key ParseKey(std::string_view pem);
 
 }  // namespace meshrun::certificates

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "core/certificates/certificate.h"
+#include "core/certificates/expiry.h"
 #include "core/os/files.h"
 #include "core/status.h"
 
@@ -101,15 +102,15 @@ absl::Status Standing::ReadList() {
   return absl::OkStatus();
 }
 
-absl::Status Standing::Check(std::string_view pem) {
+absl::Status Standing::Check(std::string_view pem, WallNanos grace) {
   MutexLock lock(mu_);
-  return Judge(pem);
+  return Judge(pem, grace);
 }
 
-std::string Standing::SerialOf(std::string_view pem) {
+Standing::Known Standing::Read(std::string_view pem) {
   MutexLock lock(mu_);
   const Known* const known = Find(pem);
-  return known == nullptr ? "" : known->serial;
+  return known == nullptr ? Known() : *known;
 }
 
 const Standing::Known* Standing::Find(std::string_view pem) {
@@ -126,14 +127,14 @@ const Standing::Known* Standing::Find(std::string_view pem) {
   return &it->second;
 }
 
-absl::Status Standing::Judge(std::string_view pem) {
+absl::Status Standing::Judge(std::string_view pem, WallNanos grace) {
   const Known* const found = Find(pem);
   if (found == nullptr) {
     return absl::UnauthenticatedError("the caller's certificate cannot be read");
   }
   const Known& known = *found;
   const WallNanos now = options_.clock->WallNow();
-  if (now >= known.not_after) {
+  if (now >= known.not_after + grace) {
     return absl::UnauthenticatedError(
         fmt::format("the certificate of '{}' {}: renew it with 'meshrun ca renew'",
                     known.common_name, DescribeEnd(now, known.not_after)));
@@ -146,9 +147,10 @@ absl::Status Standing::Judge(std::string_view pem) {
   return absl::OkStatus();
 }
 
-uint64_t Standing::Watch(std::string pem, std::function<void(const absl::Status&)> end) {
+uint64_t Standing::Watch(std::string pem, WallNanos grace,
+                         std::function<void(const absl::Status&)> end) {
   MutexLock lock(mu_);
-  watched_[++last_watch_] = {std::move(pem), std::move(end)};
+  watched_[++last_watch_] = {std::move(pem), grace, std::move(end)};
   return last_watch_;
 }
 
@@ -165,7 +167,7 @@ void Standing::Look() {
   {
     MutexLock lock(mu_);
     for (auto it = watched_.begin(); it != watched_.end();) {
-      absl::Status status = Judge(it->second.pem);
+      absl::Status status = Judge(it->second.pem, it->second.grace);
       if (status.ok()) {
         ++it;
         continue;

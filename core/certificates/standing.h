@@ -51,26 +51,30 @@ class Standing {
   static absl::StatusOr<std::unique_ptr<Standing>> Start(Options options);
   ~Standing();
 
-  // Checks a certificate in PEM form. UNAUTHENTICATED: it has ended, is denied, or is damaged.
-  absl::Status Check(std::string_view pem);
-  // Its serial number, in hexadecimal; empty where it cannot be read.
-  std::string SerialOf(std::string_view pem);
+  // Checks a certificate in PEM form. UNAUTHENTICATED: it ended longer than `grace` ago, is denied,
+  // or is damaged.
+  absl::Status Check(std::string_view pem, WallNanos grace = WallNanos(0));
+  // What a certificate says of itself.
+  struct Known {
+    std::string common_name;
+    // Hexadecimal, without leading zeros.
+    std::string serial;
+    WallNanos not_after{0};
+  };
+  // Empty where it cannot be read.
+  Known Read(std::string_view pem);
   // Calls `end` once, on the thread of this object, when Check would fail; maybe while Forget is
   // being called, so it must refer to nothing that ends with the watch.
-  uint64_t Watch(std::string pem, std::function<void(const absl::Status&)> end);
+  uint64_t Watch(std::string pem, WallNanos grace, std::function<void(const absl::Status&)> end);
   void Forget(uint64_t watch);
 
   // What the thread does each time.
   void Look() MESHRUN_EXCLUDES(mu_);
 
  private:
-  struct Known {
-    std::string common_name;
-    std::string serial;
-    WallNanos not_after{0};
-  };
   struct Watched {
     std::string pem;
+    WallNanos grace{0};
     std::function<void(const absl::Status&)> end;
   };
   // Certificates whose text is remembered.
@@ -79,7 +83,7 @@ class Standing {
 
   explicit Standing(Options options) : options_(std::move(options)) {}
   absl::Status ReadList() MESHRUN_EXCLUDES(mu_);
-  absl::Status Judge(std::string_view pem) MESHRUN_REQUIRES(mu_);
+  absl::Status Judge(std::string_view pem, WallNanos grace) MESHRUN_REQUIRES(mu_);
   // Null: it cannot be read.
   const Known* Find(std::string_view pem) MESHRUN_REQUIRES(mu_);
 

@@ -38,7 +38,7 @@ grpc::Status RoleCheck::Process(const InputMetadata& metadata, grpc::AuthContext
   const Identity caller = IdentityOf(*context);
   const std::string pem =
       standing_ == nullptr && admit_ == nullptr ? std::string() : CertificateOf(*context);
-  absl::Status status = standing_ == nullptr ? absl::OkStatus() : standing_(pem);
+  absl::Status status = standing_ == nullptr ? absl::OkStatus() : standing_(pem, method);
   if (status.ok()) {
     status = path == metadata.end() ? absl::PermissionDeniedError("the call names no method")
                                     : CheckCall(caller, method);

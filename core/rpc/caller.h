@@ -21,8 +21,9 @@ Identity IdentityOf(const grpc::AuthContext& context);
 // In PEM's form.
 std::string CertificateOf(const grpc::AuthContext& context);
 
-// Whether a certificate, in PEM's form, holds still: certificates::Standing. Thread-safe.
-using CertificateCheck = std::function<absl::Status(std::string_view pem)>;
+// Whether a certificate, in PEM's form, holds still for a call of the method:
+// certificates::Standing. Thread-safe.
+using CertificateCheck = std::function<absl::Status(std::string_view pem, std::string_view method)>;
 
 // Whether a call is let in now. `pem`: the caller's certificate. `allowed`: what certificate and
 // roles say of it, which is the answer where it is an error. Thread-safe.

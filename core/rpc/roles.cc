@@ -89,6 +89,11 @@ const MethodRule* FindRule(std::string_view method) {
   return rule == std::end(kRules) ? nullptr : rule;
 }
 
+bool IsForNodes(std::string_view method) {
+  const MethodRule* const rule = FindRule(method);
+  return rule != nullptr && rule->scope == Scope::kOwnNode;
+}
+
 bool Identity::SpeaksFor(std::string_view node) const {
   return std::any_of(nodes.begin(), nodes.end(),
                      [node](const std::string& own) { return own == "*" || own == node; });

@@ -54,6 +54,8 @@ struct MethodRule {
 std::span<const MethodRule> MethodRules();
 // Null: the method is refused.
 const MethodRule* FindRule(std::string_view method);
+// Whether only nodes call it, and each for itself.
+bool IsForNodes(std::string_view method);
 
 // Who a certificate speaks for. Written into it as names of the kind URI:
 //   urn:meshrun:role:submit    one for each role

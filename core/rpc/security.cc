@@ -96,10 +96,7 @@ std::string InsecureWarning(std::string_view address, const Security& security) 
 
 absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> ServerCredentials(
     std::string_view role, std::string_view address, const Security& security,
-    std::function<absl::Status(std::string_view pem)> standing,
-    std::function<absl::Status(const Identity& caller, std::string_view pem,
-                               std::string_view method, const absl::Status& allowed)>
-        admit) {
+    CertificateCheck standing, CallAdmission admit) {
   MESHRUN_RETURN_IF_ERROR(CheckSecurity(role, address, security));
   // A Unix socket stays plaintext: its directory is the lock, and no certificate names it.
   if (security.tls.empty() || UnixPath(address)) return grpc::InsecureServerCredentials();

@@ -18,7 +18,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "core/rpc/roles.h"
+#include "core/rpc/caller.h"
 
 namespace meshrun::rpc {
 
@@ -40,6 +40,9 @@ struct Security {
   std::chrono::seconds reread{10};
   // Path of a server's deny list (core/certificates/standing.h). Empty: there is none.
   std::string deny_file;
+  // For so long a server lets workers go on whose certificates have ended, over the connections
+  // that they have.
+  std::chrono::nanoseconds certificate_grace = std::chrono::hours(72);
 };
 
 // True for unix:PATH, 127.0.0.0/8, ::1 and localhost, with a port or without: what never leaves the
@@ -60,10 +63,7 @@ std::string InsecureWarning(std::string_view address, const Security& security);
 // RoleCheck); null: TLS and roles alone decide.
 absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> ServerCredentials(
     std::string_view role, std::string_view address, const Security& security,
-    std::function<absl::Status(std::string_view pem)> standing = nullptr,
-    std::function<absl::Status(const Identity& caller, std::string_view pem,
-                               std::string_view method, const absl::Status& allowed)>
-        admit = nullptr);
+    CertificateCheck standing = nullptr, CallAdmission admit = nullptr);
 absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> ChannelCredentials(
     std::string_view role, std::string_view address, const Security& security);
 

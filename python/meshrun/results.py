@@ -51,13 +51,14 @@ class RankState(enum.Enum):
 
 
 class NodeState(enum.Enum):
-    """SUSPECT: the connection is broken and the lease still runs. DRAINING: nothing new is placed there."""
+    """SUSPECT: the connection is broken and the lease still runs. DRAINING, UNHEALTHY: nothing new is placed there."""
 
     UNKNOWN = "UNKNOWN"
     HEALTHY = "HEALTHY"
     SUSPECT = "SUSPECT"
     LOST = "LOST"
     DRAINING = "DRAINING"
+    UNHEALTHY = "UNHEALTHY"
 
 
 class FailureCause(enum.Enum):
@@ -230,7 +231,10 @@ class Event:
 
 @dataclasses.dataclass(frozen=True)
 class Node:
-    """A host with a worker daemon. gpus: models, by index. Memory in bytes."""
+    """A host with a worker daemon. gpus: models, by index. Memory in bytes. problems: what its checks have found.
+
+    certificate_ends_at: None without TLS.
+    """
 
     id: str
     name: str
@@ -248,6 +252,8 @@ class Node:
     drained: bool
     drained_because: str
     shipped_jobs: tuple[str, ...]
+    problems: tuple[str, ...]
+    certificate_ends_at: Optional[datetime.datetime]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -403,7 +409,8 @@ def node_of(message: Any) -> Node:
                 cores=has.cores, memory_bytes=has.memory_bytes, memory_used_bytes=message.memory_used_bytes,
                 gpus=tuple(gpu.model for gpu in has.gpus), gpus_used=tuple(message.gpus_used), version=message.version,
                 labels=dict(message.labels), drained=message.drained, drained_because=message.drained_because,
-                shipped_jobs=tuple(message.shipped_jobs))
+                shipped_jobs=tuple(message.shipped_jobs), problems=tuple(message.problems),
+                certificate_ends_at=_time(message, "certificate_ends_at"))
 
 
 def event_of(message: Any) -> Event:

@@ -379,7 +379,7 @@ class RenewedCertificateTest : public ClientTest {
  protected:
   RenewedCertificateTest() {
     Use("ada");
-    const auto standing = [this](std::string_view pem) {
+    const auto standing = [this](std::string_view pem, std::string_view) {
       const auto shown = certificates::ReadCertificate(pem);
       MutexLock lock(mu_);
       if (!shown.ok() || !denied_.contains(shown->common_name)) return absl::OkStatus();

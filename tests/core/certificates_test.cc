@@ -3,6 +3,7 @@
 
 #include "core/certificates/authority.h"
 #include "core/certificates/certificate.h"
+#include "core/certificates/expiry.h"
 #include "core/certificates/expiry_watch.h"
 #include "core/os/files.h"
 
@@ -111,19 +112,43 @@ TEST(CertificatesTest, EachStageIsToldOnceAndARenewedCertificateAnew) {
   const std::string file = ::testing::TempDir() + "/ending.crt";
   const KeyPair authority = Authority();
   ASSERT_TRUE(os::WriteFileAtomically(file, authority.cert_pem).ok());
-  ExpiryNotices notices({file, "/nonexistent"});
+  ExpiryNotices notices({.cert = file, .ca = "/nonexistent"});
   const WallNanos end = kYear.not_after;
-  EXPECT_EQ(notices.Due(kNow).size(), 0u);
+  EXPECT_EQ(notices.Look(kNow).due.size(), 0u);
   for (const hours before : {hours(24 * 29), hours(24 * 6), hours(23), hours(-1)}) {
-    EXPECT_EQ(notices.Due(end - before).size(), 1u) << before.count();
-    EXPECT_EQ(notices.Due(end - before).size(), 0u) << before.count();
+    EXPECT_EQ(notices.Look(end - before).due.size(), 1u) << before.count();
+    EXPECT_EQ(notices.Look(end - before).due.size(), 0u) << before.count();
   }
   const auto next = MakeAuthority("cluster", {.not_before = kNow, .not_after = end + hours(100)});
   ASSERT_TRUE(next.ok());
   ASSERT_TRUE(os::WriteFileAtomically(file, next->cert_pem).ok());
-  const auto due = notices.Due(end);
+  const auto due = notices.Look(end).due;
   ASSERT_EQ(due.size(), 1u);
   EXPECT_THAT(due[0], HasSubstr("'cluster' in " + file + " ends in 4 days"));
+}
+
+TEST(CertificatesTest, ARenewedCertificateIsSeenOnceItsKeyIsThere) {
+  const std::string directory = ::testing::TempDir();
+  const CertificateFiles files{.cert = directory + "/own.crt", .key = directory + "/own.key"};
+  const auto write = [&](const std::string& file, const std::string& text) {
+    ASSERT_TRUE(os::WriteFileAtomically(file, text).ok());
+  };
+  const KeyPair first = Authority();
+  write(files.cert, first.cert_pem);
+  write(files.key, first.key_pem);
+  ExpiryNotices notices(files);
+  EXPECT_FALSE(notices.Look(kNow).renewed) << "it is the one that is in use";
+  EXPECT_FALSE(notices.Look(kNow).renewed);
+  const auto next =
+      *MakeAuthority("next", {.not_before = kNow, .not_after = kYear.not_after + hours(1)});
+  write(files.cert, next.cert_pem);
+  EXPECT_FALSE(notices.Look(kNow).renewed) << "its key is on its way";
+  write(files.key, next.key_pem);
+  EXPECT_TRUE(notices.Look(kNow).renewed);
+  EXPECT_FALSE(notices.Look(kNow).renewed);
+  write(files.cert, first.cert_pem);
+  write(files.key, first.key_pem);
+  EXPECT_FALSE(notices.Look(kNow).renewed) << "a shorter one is no renewal";
 }
 
 TEST(CertificatesTest, TheEndIsToldThreeTimes) {

@@ -75,10 +75,11 @@ TEST_F(StandingTest, OpenStreamsAreEndedOnce) {
   const auto standing = Start();
   std::vector<std::string> ended;
   const auto watch = [&](const std::string& name, std::chrono::nanoseconds lasts) {
-    return standing->Watch(Sign(name, lasts), [&ended, name](const absl::Status& status) {
-      EXPECT_TRUE(absl::IsUnauthenticated(status));
-      ended.push_back(name);
-    });
+    return standing->Watch(Sign(name, lasts), WallNanos(0),
+                           [&ended, name](const absl::Status& status) {
+                             EXPECT_TRUE(absl::IsUnauthenticated(status));
+                             ended.push_back(name);
+                           });
   };
   watch("short", hours(1));
   watch("long", hours(50));
@@ -94,6 +95,31 @@ TEST_F(StandingTest, OpenStreamsAreEndedOnce) {
   standing->Look();
   standing->Look();
   EXPECT_THAT(ended, ElementsAre("denied", "short"));
+}
+
+TEST_F(StandingTest, AGraceIsForWhoIsNotDenied) {
+  const std::string pem = Sign("gpu7", hours(1));
+  const auto standing = Start();
+  std::vector<std::string> ended;
+  standing->Watch(pem, hours(2),
+                  [&](const absl::Status& status) { ended.emplace_back(status.message()); });
+  clock_.Advance(hours(2));
+  standing->Look();
+  EXPECT_THAT(ended, IsEmpty());
+  EXPECT_TRUE(standing->Check(pem, hours(2)).ok());
+  EXPECT_TRUE(absl::IsUnauthenticated(standing->Check(pem)));
+  clock_.Advance(hours(1));
+  standing->Look();
+  ASSERT_EQ(ended.size(), 1u);
+  EXPECT_THAT(ended[0], HasSubstr("ended 2 hours ago"));
+  const std::string other = Sign("gpu8", hours(2));
+  standing->Watch(other, hours(2),
+                  [&](const absl::Status& status) { ended.emplace_back(status.message()); });
+  Deny("name:gpu8");
+  standing->Look();
+  ASSERT_EQ(ended.size(), 2u);
+  EXPECT_THAT(ended[1], HasSubstr("deny list"));
+  EXPECT_TRUE(absl::IsUnauthenticated(standing->Check(other, hours(2))));
 }
 
 TEST_F(StandingTest, AListThatCannotBeReadIsSaidOnceAndTheLastOneHolds) {

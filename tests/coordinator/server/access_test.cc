@@ -9,9 +9,12 @@
 #include <gtest/gtest.h>
 
 #include <fstream>
+#include <functional>
 
 #include "coordinator/server.h"
+#include "core/clock.h"
 #include "core/env_entries.h"
+#include "core/proto_time.h"
 #include "core/rpc/channel.h"
 #include "core/rpc/renewed_channel.h"
 #include "core/rpc/roles.h"
@@ -64,6 +67,18 @@ class AccessTest : public ::testing::Test {
     EXPECT_TRUE(server.ok()) << server.status();
     if (server.ok()) server_ = *std::move(server);
   }
+
+  void Restart(const std::function<void(Server::Options&)>& change) {
+    Server::Options options;
+    options.listen = "127.0.0.1:0";
+    options.security.tls = ours_.Sign("coordinator-2");
+    options.lease = std::chrono::seconds(120);
+    change(options);
+    server_ = *Server::Start(std::move(options));
+  }
+
+  // A certificate that ends soon: on a busy host a call takes a good part of its time.
+  static constexpr std::chrono::seconds kShort{4};
 
   std::shared_ptr<grpc::Channel> ChannelOf(const rpc::TlsFiles& files) {
     return *rpc::MakeChannel("test", server_->address(), {.tls = files});
@@ -345,49 +360,84 @@ TEST_F(AccessTest, OnlyAnOperatorRaisesAPriority) {
 }
 
 // A connection may outlive its certificate: its streams do not, and its calls are refused.
-TEST_F(AccessTest, StreamsAndCallsEndWithTheirCertificate) {
-  constexpr std::chrono::seconds kLasts(4);
+TEST_F(AccessTest, StreamsAndCallsOfAUserEndWithTheCertificate) {
   const auto operates = ChannelOf(ours_.Sign("operator", {.roles = {"operate"}}));
   const v1::Job job = Submit(operates);
-  grpc::ClientContext watching, holding;
+  grpc::ClientContext watching;
   rpc::SetTimeout(watching, kPatience);
-  rpc::SetTimeout(holding, kPatience);
   v1::WatchJobRequest request;
   request.set_job_id(job.job_id());
-  // Each as late as can be: on a busy host a call takes a good part of the certificate's time.
-  const auto reads = ChannelOf(ours_.Sign("reader", {.roles = {"read"}, .lasts = kLasts}));
+  const auto reads = ChannelOf(ours_.Sign("reader", {.roles = {"read"}, .lasts = kShort}));
   const auto watch = v1::JobService::NewStub(reads)->WatchJob(&watching, request);
   v1::WatchJobResponse item;
   ASSERT_TRUE(watch->Read(&item));
-  const auto node =
-      ChannelOf(ours_.Sign("node", {.roles = {"worker"}, .nodes = {"node1"}, .lasts = kLasts}));
-  const auto session = v1::SessionService::NewStub(node)->OpenSession(&holding);
-  session->Write(FakeWorker({.name = "node1"}).Hello());
-  v1::OpenSessionResponse message;
-  ASSERT_TRUE(session->Read(&message));
   while (watch->Read(&item)) {
   }
-  while (session->Read(&message)) {
-  }
-  for (const grpc::Status& status : {watch->Finish(), session->Finish()}) {
-    EXPECT_EQ(status.error_code(), grpc::StatusCode::UNAUTHENTICATED) << status.error_message();
-    EXPECT_THAT(status.error_message(), HasSubstr("renew it with 'meshrun ca renew'"));
-  }
+  const grpc::Status status = watch->Finish();
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::UNAUTHENTICATED) << status.error_message();
+  EXPECT_THAT(status.error_message(), HasSubstr("renew it with 'meshrun ca renew'"));
   const auto* const get =
       DescriptorPool::generated_pool()->FindMethodByName("meshrun.v1.JobService.GetJob");
   EXPECT_EQ(Call(reads, *get, *RequestFor(*get, job.job_id(), "")).error_code(),
             grpc::StatusCode::UNAUTHENTICATED);
 }
 
+// A host of many jobs must not be lost in the night in which somebody forgot to renew.
+TEST_F(AccessTest, AWorkersSessionOutlivesItsCertificateForAGraceAndASubmitterDoesNot) {
+  constexpr std::chrono::seconds kGrace(2);
+  Restart([&](Server::Options& options) { options.security.certificate_grace = kGrace; });
+  const auto operates = ChannelOf(ours_.Sign("operator", {.roles = {"operate"}}));
+  const auto began = std::chrono::steady_clock::now();
+  // One that may submit, too: its grace is for what nodes call.
+  const auto node = ChannelOf(
+      ours_.Sign("node", {.roles = {"worker", "submit"}, .nodes = {"node1"}, .lasts = kShort}));
+  grpc::ClientContext holding;
+  rpc::SetTimeout(holding, kPatience);
+  const auto session = v1::SessionService::NewStub(node)->OpenSession(&holding);
+  FakeWorker worker({.name = "node1"});
+  session->Write(worker.Hello());
+  v1::OpenSessionResponse message;
+  ASSERT_TRUE(session->Read(&message));
+  const auto shown = [&] {
+    grpc::ClientContext context;
+    v1::ListNodesResponse nodes;
+    EXPECT_TRUE(v1::ClusterService::NewStub(operates)->ListNodes(&context, {}, &nodes).ok());
+    return nodes.nodes(0);
+  };
+  const auto ends = FromProto(shown().certificate_ends_at());
+  EXPECT_EQ(FromProto(shown().session_ends_at()), ends + kGrace);
+  const auto* const get =
+      DescriptorPool::generated_pool()->FindMethodByName("meshrun.v1.JobService.GetJob");
+  const auto* const values =
+      DescriptorPool::generated_pool()->FindMethodByName("meshrun.v1.StoreService.GetValues");
+  ASSERT_TRUE(meshrun::testing::Eventually([&] {
+    return Call(node, *get, *RequestFor(*get, "x", "")).error_code() ==
+           grpc::StatusCode::UNAUTHENTICATED;
+  }));
+  EXPECT_GE(Clock::Real().WallNow(), ends);
+  EXPECT_EQ(shown().state(), v1::NODE_STATE_HEALTHY);
+  // It comes to the store, which has no such generation.
+  EXPECT_EQ(Call(node, *values, *RequestFor(*values, "x", shown().node_id())).error_code(),
+            grpc::StatusCode::FAILED_PRECONDITION);
+  // A new connection does not come about.
+  const auto anew = ChannelOf(ours_.Sign(
+      "node", {.roles = {"worker"}, .nodes = {"node1"}, .lasts = std::chrono::seconds(-1)}));
+  EXPECT_EQ(Call(anew, *values, *RequestFor(*values, "x", "")).error_code(),
+            grpc::StatusCode::UNAVAILABLE);
+  while (session->Read(&message)) {
+  }
+  const grpc::Status status = session->Finish();
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::UNAUTHENTICATED) << status.error_message();
+  EXPECT_THAT(status.error_message(), HasSubstr("renew it with 'meshrun ca renew'"));
+  EXPECT_GE(std::chrono::steady_clock::now() - began, kGrace);
+  EXPECT_NE(shown().state(), v1::NODE_STATE_HEALTHY);
+}
+
 TEST_F(AccessTest, ACertificateOnTheDenyListIsRefusedWithinASecond) {
   const TemporaryDirectory directory;
   const std::string list = directory.path() + "/deny";
   std::ofstream(list) << "# nobody yet\n";
-  Server::Options options;
-  options.listen = "127.0.0.1:0";
-  options.security.tls = ours_.Sign("coordinator-2");
-  options.security.deny_file = list;
-  server_ = *Server::Start(std::move(options));
+  Restart([&](Server::Options& options) { options.security.deny_file = list; });
   const auto ada = ChannelOf(ours_.Sign("ada", {.roles = {"submit"}}));
   const auto bob = ChannelOf(ours_.Sign("bob", {.roles = {"submit"}}));
   const v1::Job job = Submit(ada);
@@ -417,11 +467,7 @@ TEST_F(AccessTest, AWorkerWhoseCertificateWasRenewedAndDeniedComesBackOverANewCo
   const TemporaryDirectory directory;
   const std::string list = directory.path() + "/deny";
   std::ofstream(list) << "# nobody yet\n";
-  Server::Options options;
-  options.listen = "127.0.0.1:0";
-  options.security.tls = ours_.Sign("coordinator-2");
-  options.security.deny_file = list;
-  server_ = *Server::Start(std::move(options));
+  Restart([&](Server::Options& options) { options.security.deny_file = list; });
   rpc::TlsFiles files = ours_.Sign("stolen", {.roles = {"worker"}, .nodes = {"node1"}});
   int made = 0;
   const auto channel = *rpc::RenewedChannel::Create(

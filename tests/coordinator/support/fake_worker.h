@@ -56,6 +56,8 @@ class FakeWorker {
   // Ids in its next Hello.
   std::string machine_id;
   std::string cluster_id;
+  // End of the certificate that its sessions show, in wall time; 0: it comes without TLS.
+  std::chrono::nanoseconds certificate_ends{0};
 
   const std::string& name() const { return options_.name; }
   std::string node_id() const { return "id-" + options_.name; }

@@ -116,6 +116,12 @@ void Harness::Connect(FakeWorker& worker) {
   v1::StateEvent event;
   event.mutable_session_message()->set_session_id(session_id);
   *event.mutable_session_message()->mutable_message() = worker.Hello();
+  if (worker.certificate_ends.count() != 0) {
+    *event.mutable_caller()->mutable_certificate_ends_at() =
+        ToProtoTimestamp(worker.certificate_ends);
+    *event.mutable_caller()->mutable_session_ends_at() =
+        ToProtoTimestamp(worker.certificate_ends + kCertificateGrace);
+  }
   Step(std::move(event));
   Settle();
 }
