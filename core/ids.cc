@@ -32,6 +32,14 @@ uint64_t RandomIdSource::Next() {
   return value;
 }
 
+uint64_t SeededIdSource::Next() {
+  state_ += 0x9e3779b97f4a7c15;
+  uint64_t mixed = state_;
+  mixed = (mixed ^ (mixed >> 30)) * 0xbf58476d1ce4e5b9;
+  mixed = (mixed ^ (mixed >> 27)) * 0x94d049bb133111eb;
+  return mixed ^ (mixed >> 31);
+}
+
 std::string NewJobId(IdSource& ids, std::string_view name) {
   return std::string(name) + "-" + ids.Suffix(6);
 }

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <random>
 #include <string>
 #include <string_view>
 
@@ -24,14 +23,14 @@ class RandomIdSource : public IdSource {
   uint64_t Next() override;
 };
 
-// Repeatable. Not thread-safe.
+// Repeatable, and cheap to make: SplitMix64, of Steele, Lea and Flood. Not thread-safe.
 class SeededIdSource : public IdSource {
  public:
-  explicit SeededIdSource(uint64_t seed) : engine_(seed) {}
-  uint64_t Next() override { return engine_(); }
+  explicit SeededIdSource(uint64_t seed) : state_(seed) {}
+  uint64_t Next() override;
 
  private:
-  std::mt19937_64 engine_;
+  uint64_t state_;
 };
 
 // "geoid" -> "geoid-k3x9w2": readable, short enough to type, 30 random bits.

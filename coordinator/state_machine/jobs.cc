@@ -70,7 +70,11 @@ std::chrono::nanoseconds Job::longest_step() const { return FromProto(record.lon
 Job& JobTable::Add(v1::JobSpec spec, std::string request_id) {
   SeededIdSource ids(context_.random);
   std::string id = NewJobId(ids, spec.name());
-  while (jobs_.contains(id) || !OfArray(id).empty()) id = NewJobId(ids, spec.name());
+  // The ids of the jobs of an array begin with its own.
+  for (auto next = jobs_.lower_bound(id); next != jobs_.end() && next->first.starts_with(id);
+       next = jobs_.lower_bound(id)) {
+    id = NewJobId(ids, spec.name());
+  }
   Job* first = nullptr;
   if (!spec.has_array()) {
     first = &AddOne(id, spec);

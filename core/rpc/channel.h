@@ -34,8 +34,8 @@ absl::StatusOr<std::shared_ptr<grpc::Channel>> MakeChannel(std::string_view role
                                                            const Security& security,
                                                            const Keepalive& keepalive = {});
 
-// Enables the health and reflection services. Call once per process, before the first
-// ServerBuilder.
+// Enables the health and reflection services, and turns off what makes gRPC slow. Call once per
+// process, before the first ServerBuilder.
 void EnableServerPlugins();
 // Sets the message size and `keepalive` (absent for a server on a Unix socket), and keeps two
 // servers from silently sharing a port.
