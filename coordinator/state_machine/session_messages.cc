@@ -8,23 +8,26 @@
 #include "core/proto_time.h"
 
 namespace meshrun::coordinator {
-namespace {
 
-absl::Status TakenOver(uint64_t own_term, const std::string& worker, uint64_t its_term) {
-  return absl::FailedPreconditionError(fmt::format(
-      "this coordinator is in term {}, and {} knows term {}: another one has taken "
-      "over, or this one's state is an old copy, and it must be started with --restored",
-      own_term, worker, its_term));
+// Workers repeat it without end: people are told once.
+void StateMachine::OnHigherTerm(uint64_t session_id, const std::string& worker, uint64_t its_term) {
+  Context& context = parts_->context;
+  const std::string why = fmt::format(
+      "this coordinator is in term {}, and {} knows term {}: another one has taken over, or this "
+      "one's state is an old copy, and it must be started with --restored",
+      context.term, worker, its_term);
+  if (!std::exchange(parts_->told_higher_term, true)) {
+    context.Warn(why);
+    context.Record("HigherTerm", "", "", why);
+  }
+  context.Close(session_id, absl::FailedPreconditionError(why));
 }
-
-}  // namespace
 
 void StateMachine::OnHello(uint64_t session_id, const v1::OpenSessionRequest& message,
                            const v1::Caller& caller) {
   Context& context = parts_->context;
   if (message.fence().term() > context.term) {
-    context.Close(session_id,
-                  TakenOver(context.term, message.hello().name(), message.fence().term()));
+    OnHigherTerm(session_id, message.hello().name(), message.fence().term());
     return;
   }
   if (absl::Status status = CheckCluster(context.cluster_id, message.hello()); !status.ok()) {
@@ -74,7 +77,7 @@ void StateMachine::OnSessionMessage(const v1::SessionMessage& event, const v1::C
     return;
   }
   if (fence.term() > context.term) {
-    context.Close(event.session_id(), TakenOver(context.term, node->record.name(), fence.term()));
+    OnHigherTerm(event.session_id(), node->record.name(), fence.term());
     return;
   }
   if (fence.term() < context.term || fence.incarnation() != node->record.incarnation()) {

@@ -94,6 +94,8 @@ class StateMachine {
     Queue queue{context, nodes, jobs, departures, generations};
     Dependencies dependencies{jobs, generations};
     Audit audit{context, jobs};
+    // A worker knew a higher term, and people were told.
+    bool told_higher_term = false;
     // Submitted in this batch: answered at its end, when it is known whether they wait.
     std::vector<std::pair<uint64_t, std::string>> submitted;
   };
@@ -106,6 +108,7 @@ class StateMachine {
   void ForgetNodes();
   // session_messages.cc
   void OnSessionMessage(const v1::SessionMessage& event, const v1::Caller& caller);
+  void OnHigherTerm(uint64_t session_id, const std::string& worker, uint64_t its_term);
   void OnHello(uint64_t session_id, const v1::OpenSessionRequest& message,
                const v1::Caller& caller);
 

@@ -106,7 +106,7 @@ def of_a_copy(site, starts):
     if starts > 1:
         # Without the flag no worker is commanded by a coordinator of a former term.
         cluster.start_coordinator(address=address)
-        time.sleep(1)
+        wait_until(lambda: any("--restored" in event["message"] for event in cluster.events(kind="HigherTerm")), 20, "the old copy is named")
         check(all(job.running() == ranks[job.id][1] for job in go_on), "an old copy ended what runs")
         cluster.kill_coordinator()
         shutil.rmtree(cluster.state)

@@ -9,6 +9,8 @@
 namespace meshrun::coordinator::testing {
 namespace {
 
+using ::testing::HasSubstr;
+
 using std::chrono::minutes;
 
 class TermsTest : public ContinuationTest {
@@ -45,6 +47,31 @@ TEST_F(TermsTest, AStepBeyondTheHighestOneIsProgressAlsoAfterARestart) {
   h.Connect(worker);
   EXPECT_NE(h.state(id), v1::JOB_STATE_FAILED) << h.job(id).reason();
   EXPECT_EQ(h.job(id).restarts_charged(), 4u);
+}
+
+// A copy of the state that nobody started with --restored. Its workers try again without end.
+TEST_F(TermsTest, AWorkerThatKnowsAHigherTermIsRefusedAndPeopleAreToldOnce) {
+  const auto hello = [this](uint64_t term) {
+    v1::StateEvent event;
+    event.mutable_session_message()->set_session_id(term);
+    *event.mutable_session_message()->mutable_message() = FakeWorker({.name = "n9"}).Hello();
+    event.mutable_session_message()->mutable_message()->mutable_fence()->set_term(term);
+    h.Call(std::move(event));
+  };
+  hello(h.term() + 8);
+  hello(h.term() + 9);
+  v1::StateEvent event;
+  event.mutable_list_events();
+  size_t told = 0;
+  for (const auto& each :
+       h.answer(h.Call(std::move(event))).As<v1::ListEventsResponse>().events()) {
+    if (each.kind() != "HigherTerm") continue;
+    ++told;
+    EXPECT_THAT(each.message(), HasSubstr("n9 knows term"));
+    EXPECT_THAT(each.message(), HasSubstr("--restored"));
+  }
+  EXPECT_EQ(told, 1u);
+  EXPECT_EQ(h.machine().nodes().all().count("id-n9"), 0u);
 }
 
 TEST_F(TermsTest, WithoutSuchAStepARestartedCoordinatorEndsTheJobToo) {
