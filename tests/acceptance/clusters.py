@@ -26,6 +26,9 @@ class Node:
 class Cluster:
     """Nodes n1, n2, ... call the coordinator through a proxy each. All that it starts is gone with the site."""
 
+    # Path of a target's program.
+    program = staticmethod(binary)
+
     def __init__(self, site, nodes=0, coordinator_flags=(), worker_flags=(), coordinator_env=None, state=None):
         self.site, self.nodes = site, {}
         self.worker_flags = ["--slots", 4, *worker_flags]
@@ -51,7 +54,7 @@ class Cluster:
 
     def start_coordinator(self, state=None, address=None):
         process, _ = self.site.daemon(
-            [binary("//coordinator:meshrun-coordinator"), "--listen", address or self.address, "--state-dir",
+            [self.program("//coordinator:meshrun-coordinator"), "--listen", address or self.address, "--state-dir",
              state or self.state, *self.coordinator_flags], self.coordinator_env)
         if not address:
             self.coordinator = process
@@ -67,7 +70,7 @@ class Cluster:
     def add(self, name, flags=(), env=None, state=None):
         proxy = self.nodes[name].proxy if name in self.nodes else Proxy(self.site, name, self.address)
         process, _ = self.site.daemon(
-            [binary("//worker:meshrun-worker"), "--coordinator", proxy.address, "--state-dir", state or self.site.directory / name,
+            [self.program("//worker:meshrun-worker"), "--coordinator", proxy.address, "--state-dir", state or self.site.directory / name,
              "--name", name, *self.worker_flags, *flags], env)
         self.nodes[name] = Node(name, process, proxy)
         return self.nodes[name]
@@ -231,7 +234,7 @@ class SecureCluster(Cluster):
 
     def start_coordinator(self, state=None, address="127.0.0.1:0"):
         self.coordinator, ready = self.site.daemon(
-            [*self.coordinator_within, binary("//coordinator:meshrun-coordinator"), "--listen", address,
+            [*self.coordinator_within, self.program("//coordinator:meshrun-coordinator"), "--listen", address,
              "--state-dir", state or self.state, "--tls-deny", self.denied, *self.tls("head"), *self.coordinator_flags], self.coordinator_env)
         self.site.env["MESHRUN_COORDINATOR"] = ready["address"]
         return self.coordinator
@@ -239,7 +242,7 @@ class SecureCluster(Cluster):
     def add(self, name, flags=(), env=None, state=None, within=()):
         """within: words before the command of the daemon."""
         process, _ = self.site.daemon(
-            [*within, binary("//worker:meshrun-worker"), "--coordinator", self.site.env["MESHRUN_COORDINATOR"], "--state-dir",
+            [*within, self.program("//worker:meshrun-worker"), "--coordinator", self.site.env["MESHRUN_COORDINATOR"], "--state-dir",
              state or self.site.directory / name, "--name", name, *self.tls(name), *self.worker_flags, *flags], env)
         self.nodes[name] = Node(name, process, None)
         return self.nodes[name]

@@ -430,7 +430,8 @@ TEST_F(AccessTest, AWorkersSessionOutlivesItsCertificateForAGraceAndASubmitterDo
   EXPECT_EQ(status.error_code(), grpc::StatusCode::UNAUTHENTICATED) << status.error_message();
   EXPECT_THAT(status.error_message(), HasSubstr("renew it with 'meshrun ca renew'"));
   EXPECT_GE(std::chrono::steady_clock::now() - began, kGrace);
-  EXPECT_NE(shown().state(), v1::NODE_STATE_HEALTHY);
+  EXPECT_TRUE(
+      meshrun::testing::Eventually([&] { return shown().state() != v1::NODE_STATE_HEALTHY; }));
 }
 
 TEST_F(AccessTest, ACertificateOnTheDenyListIsRefusedWithinASecond) {

@@ -53,7 +53,7 @@ class NodeCertificatesTest : public ::testing::Test {
   }
 
   Harness h;
-  // Of the last one that was told.
+  // The node of what was told last.
   std::string node_id;
 
  private:

@@ -21,7 +21,7 @@ using std::chrono::seconds;
 // {"name": "train", "command": ["./train"]} on `nodes` nodes with `procs` ranks each.
 v1::JobSpec MakeSpec(uint32_t nodes, uint32_t procs);
 
-// Of workers with certificates.
+// Which the coordinator gives workers with certificates.
 inline constexpr std::chrono::hours kCertificateGrace(72);
 
 class Harness {
