@@ -33,7 +33,7 @@ std::vector<PolicyScope> JobTable::ScopesOf(const Job& job) const {
   return scopes;
 }
 
-void JobTable::Count(const Job& job) {
+void JobTable::Count(Job& job) {
   JobUsage usage;
   if (job.queued()) usage.queued_jobs = 1;
   if (!job.queued() && !job.ended()) {
@@ -54,13 +54,14 @@ void JobTable::Count(const Job& job) {
     scopes.push_back(scope.Key());
     has_quota |= HasQuota(scope.limits);
   }
-  const JobUsage before = quotas_.OfJob(job.id());
-  quotas_.Set(job.id(), scopes, usage);
+  const JobUsage before = job.quota.usage;
+  const std::string of_submitter = scopes.front();
+  quotas_.Set(job.quota, std::move(scopes), usage);
   // What was freed may be what another waits for.
   const bool less = usage.running_jobs < before.running_jobs || usage.ranks < before.ranks ||
                     usage.gpus < before.gpus;
   if (has_quota && less) context_.placement_due = true;
-  const JobUsage of_user = quotas_.Of(scopes.front());
+  const JobUsage of_user = quotas_.Of(of_submitter);
   if (of_user.queued_jobs == 0 && of_user.running_jobs == 0) turns_.Forget(job.view.submitter());
 }
 

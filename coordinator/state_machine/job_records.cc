@@ -34,11 +34,11 @@ std::string MemberKey(const Job& job, uint64_t generation, size_t node_rank) {
   return GenerationKey(job.id(), generation) + "/" + KeyNumber(node_rank);
 }
 
-void JobTable::Index(const Job& job) {
+void JobTable::Index(Job& job) {
   const uint64_t sequence = job.record.submit_sequence();
-  by_sequence_[sequence] = job.id();
+  by_sequence_[sequence] = &job;
   next_sequence_ = std::max(next_sequence_, sequence + 1);
-  if (!job.record.request_id().empty()) by_request_[job.record.request_id()] = job.id();
+  if (!job.record.request_id().empty()) by_request_[job.record.request_id()] = &job;
   if (job.view.spec().private_()) context_.private_jobs[job.id()] = job.view.submitter();
   if (job.ended()) ended_.insert({FromProto(job.view.finished_at()), sequence});
 }
@@ -126,8 +126,8 @@ void JobTable::Restore(const std::vector<v1::StateRow>& rows) {
   }
   // Deadlines are this term's own: the steady clock of the last one is gone. In the order of
   // submission, for jobs of an older coordinator, which have no turns.
-  for (const auto& [sequence, id] : by_sequence_) {
-    Job& job = jobs_.at(id);
+  for (const auto& [sequence, known] : by_sequence_) {
+    Job& job = *known;
     job.members_prepared = job.members.size();
     const JobPhase phase = job.phase();
     if (job.ended()) continue;
@@ -245,8 +245,8 @@ void JobTable::ForgetEnded() {
         std::max(ended_at, context_.started_at) + FromProto(keep.ended_job_least_age()) >
         context_.wall;
     if ((ended_.size() <= keep.ended_jobs() || too_young) && !too_old) return;
-    const std::string id = by_sequence_.at(sequence);
-    const Job& job = jobs_.at(id);
+    const Job& job = *by_sequence_.at(sequence);
+    const std::string id = job.id();
     if (!job.leaving.empty()) {
       ++next;
       continue;

@@ -95,12 +95,12 @@ Job& JobTable::Add(v1::JobSpec spec, std::string request_id) {
     }
   }
   first->record.set_request_id(std::move(request_id));
-  if (!first->record.request_id().empty()) by_request_[first->record.request_id()] = first->id();
+  if (!first->record.request_id().empty()) by_request_[first->record.request_id()] = first;
   if (first->view.array_id().empty()) SetPhase(*first, JobPhase::kQueued, "");
   return *first;
 }
 
-Job& JobTable::AddOne(std::string id, const v1::JobSpec& spec) {
+Job& JobTable::AddOne(const std::string& id, const v1::JobSpec& spec) {
   Job& job = jobs_[id];
   job.view.set_job_id(id);
   *job.view.mutable_spec() = spec;
@@ -112,7 +112,7 @@ Job& JobTable::AddOne(std::string id, const v1::JobSpec& spec) {
   *job.record.mutable_waits_for() = job.view.spec().after();
   if (spec.private_()) context_.private_jobs[id] = context_.user;
   context_.Record("JobSubmitted", id, "", "submitted");
-  by_sequence_[job.record.submit_sequence()] = std::move(id);
+  by_sequence_[job.record.submit_sequence()] = &job;
   return job;
 }
 
@@ -137,7 +137,7 @@ Job* JobTable::Find(const std::string& job_id) {
 
 Job* JobTable::FindRequest(const std::string& request_id) {
   const auto it = by_request_.find(request_id);
-  return it == by_request_.end() ? nullptr : Find(it->second);
+  return it == by_request_.end() ? nullptr : it->second;
 }
 
 absl::StatusOr<Job*> JobTable::Lookup(const std::string& text) {
@@ -361,7 +361,7 @@ std::vector<const Job*> JobTable::List(const v1::ListJobsRequest& request, ListP
   for (; place.group < 3 && out.size() < limit; place = {place.group + 1, 0}) {
     auto it = place.before == 0 ? by_sequence_.end() : by_sequence_.lower_bound(place.before);
     while (it != by_sequence_.begin() && out.size() < limit) {
-      const Job& job = jobs_.at((--it)->second);
+      const Job& job = *(--it)->second;
       if (ListGroup(job, request) == place.group && wanted(job)) out.push_back(&job);
     }
   }

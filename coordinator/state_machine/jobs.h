@@ -92,6 +92,8 @@ struct Job {
   // Ranks that stand still.
   std::set<int> quiesced;
   Curve curve;
+  // What JobTable counts it as.
+  Quotas::Share quota;
 
   Job() { record.set_progress_step(-1); }
 
@@ -307,8 +309,8 @@ class JobTable {
   static constexpr int kMaxWorldRanks = 200'000;
 
   // One job of the id; `spec` as it is asked for.
-  Job& AddOne(std::string id, const v1::JobSpec& spec);
-  void Index(const Job& job);
+  Job& AddOne(const std::string& id, const v1::JobSpec& spec);
+  void Index(Job& job);
   void Enter(Job& job, JobPhase phase, std::string reason);
   void DropOldWorlds(Job& job);
   // Into the queue, unless it is held. A place that it has there it gives up.
@@ -319,7 +321,7 @@ class JobTable {
   // Keeps waiting_for_ right for a job that waits for others, or has ended.
   void IndexWaits(const Job& job);
   // What it counts as has changed.
-  void Count(const Job& job);
+  void Count(Job& job);
   // It gets another turn when it is in the queue again.
   void ForgetTurn(Job& job);
   // Ended jobs that are too many or too old: those that ended first.
@@ -334,8 +336,9 @@ class JobTable {
 
   Context& context_;
   std::map<std::string, Job> jobs_;
-  std::map<uint64_t, std::string> by_sequence_;
-  std::map<std::string, std::string> by_request_;
+  std::map<uint64_t, Job*> by_sequence_;
+  // The keys are the texts in the jobs' records.
+  std::unordered_map<std::string_view, Job*> by_request_;
   // Jobs that run and may run on more nodes than their least.
   std::set<std::string> elastic_;
   QueueIndex queue_;

@@ -300,7 +300,8 @@ bool Queue::IsOverQuota(const QueueIndex::Entry& entry, const Job& job) {
   const uint64_t ranks = uint64_t{MinNodes(spec)} * std::max(spec.procs_per_node().count(), 1u);
   const uint64_t gpus_per_rank =
       spec.has_gpus_per_proc() ? spec.gpus_per_proc() : job.record.gpus_per_proc();
-  const auto refused = jobs_.quotas().Refusal(job.id(), scopes, ranks, ranks * gpus_per_rank);
+  const auto refused =
+      jobs_.quotas().Refusal(job.quota.usage, scopes, ranks, ranks * gpus_per_rank);
   if (!refused.has_value()) return false;
   const bool ever = !RefusalAlone(scopes, ranks, ranks * gpus_per_rank).has_value();
   NoteOverQuota(entry, job, *refused, ever);
@@ -322,7 +323,7 @@ PlacementResult Queue::TryPlaceWithin(const Job& job, const PlacementRequest& re
   return PlaceWithin(
       request, [this](const PlacementRequest& each) { return TryPlace(each); },
       [&](uint64_t ranks, uint64_t gpus) {
-        return jobs_.quotas().Refusal(job.id(), scopes, ranks, gpus);
+        return jobs_.quotas().Refusal(job.quota.usage, scopes, ranks, gpus);
       },
       refused);
 }

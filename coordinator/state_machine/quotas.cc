@@ -52,23 +52,16 @@ std::optional<QuotaRefusal> RefusalIn(const PolicyScope& scope, const JobUsage& 
 
 }  // namespace
 
-void Quotas::Set(const std::string& job_id, const std::vector<std::string>& scopes,
-                 const JobUsage& usage) {
-  const auto take = [this](const Entry& entry) {
-    for (const std::string& scope : entry.scopes) {
-      const auto sum = by_scope_.find(scope);
-      Subtract(entry.usage, &sum->second);
-      if (IsNothing(sum->second)) by_scope_.erase(sum);
-    }
-  };
-  const auto known = jobs_.find(job_id);
-  if (known != jobs_.end()) {
-    take(known->second);
-    jobs_.erase(known);
+void Quotas::Set(Share& share, std::vector<std::string> scopes, const JobUsage& usage) {
+  for (const std::string& scope : share.scopes) {
+    const auto sum = by_scope_.find(scope);
+    Subtract(share.usage, &sum->second);
+    if (IsNothing(sum->second)) by_scope_.erase(sum);
   }
+  share = {};
   if (IsNothing(usage)) return;
   for (const std::string& scope : scopes) Add(usage, &by_scope_[scope]);
-  jobs_.emplace(job_id, Entry{scopes, usage});
+  share = {std::move(scopes), usage};
 }
 
 JobUsage Quotas::Of(const std::string& scope) const {
@@ -95,15 +88,9 @@ absl::Status Quotas::CheckSubmit(const std::vector<PolicyScope>& scopes, uint32_
   return absl::OkStatus();
 }
 
-JobUsage Quotas::OfJob(const std::string& job_id) const {
-  const auto job = jobs_.find(job_id);
-  return job == jobs_.end() ? JobUsage() : job->second.usage;
-}
-
-std::optional<QuotaRefusal> Quotas::Refusal(const std::string& job_id,
+std::optional<QuotaRefusal> Quotas::Refusal(const JobUsage& own,
                                             const std::vector<PolicyScope>& scopes, uint64_t ranks,
                                             uint64_t gpus) const {
-  const JobUsage own = OfJob(job_id);
   for (const PolicyScope& scope : scopes) {
     JobUsage used = Of(scope.Key());
     Subtract(own, &used);
@@ -115,7 +102,7 @@ std::optional<QuotaRefusal> Quotas::Refusal(const std::string& job_id,
 
 std::optional<QuotaRefusal> RefusalAlone(const std::vector<PolicyScope>& scopes, uint64_t ranks,
                                          uint64_t gpus) {
-  return Quotas().Refusal("", scopes, ranks, gpus);
+  return Quotas().Refusal({}, scopes, ranks, gpus);
 }
 
 PlacementResult PlaceWithin(

@@ -32,28 +32,24 @@ struct QuotaRefusal {
 
 class Quotas {
  public:
-  // The job has this from now on, in place of what it had. `scopes`: keys of those it counts for.
-  void Set(const std::string& job_id, const std::vector<std::string>& scopes,
-           const JobUsage& usage);
+  // What one job has been counted as, and for whom: keys of scopes.
+  struct Share {
+    std::vector<std::string> scopes;
+    JobUsage usage;
+  };
+  // The job has this from now on, in place of its share, which it keeps.
+  void Set(Share& share, std::vector<std::string> scopes, const JobUsage& usage);
 
   JobUsage Of(const std::string& scope) const;
-  JobUsage OfJob(const std::string& job_id) const;
 
   // RESOURCE_EXHAUSTED: so many more in the queue would be too many; says for whom.
   absl::Status CheckSubmit(const std::vector<PolicyScope>& scopes, uint32_t jobs) const;
   // Why the job may not run with so many ranks and GPUs in all; absent: it may. What it has already
-  // does not count twice.
-  std::optional<QuotaRefusal> Refusal(const std::string& job_id,
-                                      const std::vector<PolicyScope>& scopes, uint64_t ranks,
-                                      uint64_t gpus) const;
+  // does not count twice: `own`.
+  std::optional<QuotaRefusal> Refusal(const JobUsage& own, const std::vector<PolicyScope>& scopes,
+                                      uint64_t ranks, uint64_t gpus) const;
 
  private:
-  struct Entry {
-    std::vector<std::string> scopes;
-    JobUsage usage;
-  };
-
-  std::unordered_map<std::string, Entry> jobs_;
   std::unordered_map<std::string, JobUsage> by_scope_;
 };
 

@@ -51,7 +51,7 @@ class Previous:
 class MixedCluster(SharedCluster):
     """Each part has the version that it was started with."""
 
-    # Of the last job that trained.
+    # The last job that trained wrote there.
     journals = None
 
     def __init__(self, site, version, **options):
