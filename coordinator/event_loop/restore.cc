@@ -70,6 +70,7 @@ absl::Status EventLoop::Restore() {
   Actions actions = StepBatch(machine_, batch);
   MESHRUN_RETURN_IF_ERROR(actions.damage);
   MESHRUN_RETURN_IF_ERROR(options_.store.Commit(term_, actions.rows));
+  if (!machine_.outdated().empty()) log::Error(machine_.outdated());
   record_ << std::exchange(unrecorded_, {}) << std::flush;
   return absl::OkStatus();
 }

@@ -74,6 +74,10 @@ Actions RollCall::Step(const v1::StateEvent& event, absl::Status allowed) {
   RollCallResult result =
       Reconcile({restore_.rows().begin(), restore_.rows().end()}, nodes_, FromProto(event.wall()));
   actions.rows = std::move(result.rows);
+  v1::StateRow& outdated = actions.rows.emplace_back();
+  outdated.set_table(v1::STATE_TABLE_META);
+  outdated.set_key(std::string(kOutdatedKey));
+  outdated.set_erased(true);
   // With the rows, or not at all. It comes last: rows that a store cannot take at once are of the
   // former term.
   v1::StateRow& term = actions.rows.emplace_back();

@@ -27,6 +27,9 @@
 
 namespace meshrun::coordinator {
 
+// The key of StateMachine::outdated() in STATE_TABLE_META.
+inline constexpr std::string_view kOutdatedKey = "outdated";
+
 class RollCall {
  public:
   RollCall(const v1::RestoreEvent& restore, SteadyNanos now);

@@ -9,32 +9,52 @@
 
 namespace meshrun::coordinator {
 
-// Workers repeat it without end: people are told once.
-void StateMachine::OnHigherTerm(uint64_t session_id, const std::string& worker, uint64_t its_term) {
+// Workers repeat it without end: people are told once. One worker may be wrong, or lie. Where most
+// of those that this state knows say the same, nothing may be decided from it any more.
+void StateMachine::OnHigherTerm(uint64_t session_id, const v1::OpenSessionRequest& message,
+                                const Node* node) {
   Context& context = parts_->context;
+  const uint64_t its_term = message.fence().term();
   const std::string why = fmt::format(
       "this coordinator is in term {}, and {} knows term {}: another one has taken over, or this "
       "one's state is an old copy, and it must be started with --restored",
-      context.term, worker, its_term);
-  if (!std::exchange(parts_->told_higher_term, true)) {
+      context.term, node != nullptr ? node->record.name() : message.hello().name(), its_term);
+  context.Close(session_id, absl::UnavailableError(why));
+  if (!std::exchange(parts_->higher_term_recorded, true)) {
     context.Warn(why);
     context.Record("HigherTerm", "", "", why);
   }
-  context.Close(session_id, absl::FailedPreconditionError(why));
+  if (node == nullptr || node->lost()) return;
+  parts_->nodes_of_higher_term.insert(node->id());
+  if (parts_->nodes_of_higher_term.size() * 2 <= parts_->nodes.Present(false).size()) return;
+  parts_->outdated = fmt::format("this state is outdated: {}", why);
+  context.Put(v1::STATE_TABLE_META, std::string(kOutdatedKey), parts_->outdated);
+  context.Warn(parts_->outdated);
+}
+
+Actions StateMachine::Refuse(const v1::StateEvent& event) const {
+  Actions actions;
+  const absl::Status why = absl::UnavailableError(outdated_);
+  if (event.has_session_message()) {
+    actions.list.push_back(CloseSession{event.session_message().session_id(), why});
+  } else if (event.call_id() != 0) {
+    actions.list.push_back(ReplyToCall{event.call_id(), why, nullptr});
+  }
+  return actions;
 }
 
 void StateMachine::OnHello(uint64_t session_id, const v1::OpenSessionRequest& message,
                            const v1::Caller& caller) {
   Context& context = parts_->context;
-  if (message.fence().term() > context.term) {
-    OnHigherTerm(session_id, message.hello().name(), message.fence().term());
-    return;
-  }
   if (absl::Status status = CheckCluster(context.cluster_id, message.hello()); !status.ok()) {
     context.Close(session_id, std::move(status));
     return;
   }
   const Node* const known = parts_->nodes.Find(message.hello().node_id());
+  if (message.fence().term() > context.term) {
+    OnHigherTerm(session_id, message, known);
+    return;
+  }
   const bool is_anew =
       known != nullptr && known->record.incarnation() < message.fence().incarnation();
   const bool comes_back =
@@ -44,6 +64,7 @@ void StateMachine::OnHello(uint64_t session_id, const v1::OpenSessionRequest& me
     context.Close(session_id, node.status());
     return;
   }
+  parts_->nodes_of_higher_term.erase((*node)->id());
   parts_->certificates.OnHello(**node, caller);
   if (comes_back) parts_->audit.IsRepeated();
   // What was wrong there may be mended.
@@ -77,7 +98,7 @@ void StateMachine::OnSessionMessage(const v1::SessionMessage& event, const v1::C
     return;
   }
   if (fence.term() > context.term) {
-    OnHigherTerm(event.session_id(), node->record.name(), fence.term());
+    OnHigherTerm(event.session_id(), message, node);
     return;
   }
   if (fence.term() < context.term || fence.incarnation() != node->record.incarnation()) {

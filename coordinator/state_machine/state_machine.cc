@@ -21,6 +21,7 @@ Actions StateMachine::Step(const v1::StateEvent& event) {
   if (event.event_case() == v1::StateEvent::kRestore) {
     parts_ = std::make_unique<Parts>();
     roll_call_.reset();
+    outdated_.clear();
     if (event.restore().restored()) {
       roll_call_.emplace(event.restore(), SteadyNanos(event.now_nanos()));
       // Whose node is whose.
@@ -35,6 +36,7 @@ Actions StateMachine::Step(const v1::StateEvent& event) {
     absl::Status allowed = CheckCaller(event, parts_->nodes, parts_->jobs);
     return roll_call_->Step(event, std::move(allowed));
   }
+  if (!outdated_.empty()) return Refuse(event);
   Context& context = parts_->context;
   const SteadyNanos previous = std::exchange(context.now, SteadyNanos(event.now_nanos()));
   context.wall = FromProto(event.wall());
@@ -64,6 +66,7 @@ Actions StateMachine::Step(const v1::StateEvent& event) {
     parts_->peers.TellAll();
     parts_->nodes.WriteChanged();
     parts_->jobs.WriteChanged();
+    outdated_ = parts_->outdated;
   }
   return context.Take(event.end_of_batch());
 }
@@ -80,6 +83,7 @@ void StateMachine::Record(const v1::StateEvent& event) {
 
 std::optional<SteadyNanos> StateMachine::NextDeadline() const {
   if (roll_call_.has_value()) return roll_call_->deadline();
+  if (!outdated_.empty()) return std::nullopt;
   std::optional<SteadyNanos> next;
   for (const auto& deadline :
        {parts_->nodes.NextDeadline(), parts_->jobs.NextDeadline(), parts_->store.NextDeadline(),
@@ -128,6 +132,8 @@ void StateMachine::Restore(const v1::RestoreEvent& restore) {
       context.RestoreEvent(std::move(event));
     } else if (row.table() == v1::STATE_TABLE_AUDIT) {
       parts_->audit.Restore(row);
+    } else if (row.table() == v1::STATE_TABLE_META && row.key() == kOutdatedKey) {
+      parts_->outdated = row.value();
     }
   }
   parts_->audit.ContinueAfter(restore.audit_file_has());

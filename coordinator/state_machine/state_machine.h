@@ -39,6 +39,7 @@
 
 #include <memory>
 #include <optional>
+#include <set>
 
 #include "coordinator/state_machine/actions.h"
 #include "coordinator/state_machine/audit.h"
@@ -68,6 +69,10 @@ class StateMachine {
   // The next deadline: the shell sends an event then, at least a tick.
   std::optional<SteadyNanos> NextDeadline() const;
 
+  // Why everything is refused: most workers know a higher term, of which this state says nothing.
+  // Durable, until a restore of a copy. Empty: it is not.
+  const std::string& outdated() const { return outdated_; }
+
   // For tests and invariants.
   const JobTable& jobs() const { return parts_->jobs; }
   const NodeTable& nodes() const { return parts_->nodes; }
@@ -94,8 +99,12 @@ class StateMachine {
     Queue queue{context, nodes, jobs, departures, generations};
     Dependencies dependencies{jobs, generations};
     Audit audit{context, jobs};
-    // A worker knew a higher term, and people were told.
-    bool told_higher_term = false;
+    // In this term.
+    bool higher_term_recorded = false;
+    // Those that said so last.
+    std::set<std::string> nodes_of_higher_term;
+    // As outdated_, from the end of the batch on.
+    std::string outdated;
     // Submitted in this batch: answered at its end, when it is known whether they wait.
     std::vector<std::pair<uint64_t, std::string>> submitted;
   };
@@ -108,7 +117,10 @@ class StateMachine {
   void ForgetNodes();
   // session_messages.cc
   void OnSessionMessage(const v1::SessionMessage& event, const v1::Caller& caller);
-  void OnHigherTerm(uint64_t session_id, const std::string& worker, uint64_t its_term);
+  // `node`: the worker's; null where it is not known here.
+  void OnHigherTerm(uint64_t session_id, const v1::OpenSessionRequest& message, const Node* node);
+  // What is answered where the state is outdated.
+  Actions Refuse(const v1::StateEvent& event) const;
   void OnHello(uint64_t session_id, const v1::OpenSessionRequest& message,
                const v1::Caller& caller);
 
@@ -132,6 +144,7 @@ class StateMachine {
   std::unique_ptr<Parts> parts_ = std::make_unique<Parts>();
   // In place of all that, after a restore of a copy.
   std::optional<RollCall> roll_call_;
+  std::string outdated_;
 };
 
 }  // namespace meshrun::coordinator

@@ -285,7 +285,7 @@ TEST(FencingTest, AHigherTermEndsTheSession) {
   v1::OpenSessionRequest message = worker.Heartbeat();
   message.mutable_fence()->set_term(h.term() + 1);
   h.Say(worker, {message});
-  EXPECT_TRUE(absl::IsFailedPrecondition(h.closed["node1"]));
+  EXPECT_TRUE(absl::IsUnavailable(h.closed["node1"]));
 }
 
 TEST(FencingTest, AHelloOfAHigherTermIsRefusedWithBothTerms) {
@@ -296,7 +296,7 @@ TEST(FencingTest, AHelloOfAHigherTermIsRefusedWithBothTerms) {
   successor.Connect(worker);
   h.Disconnect(worker);
   h.Connect(worker);
-  EXPECT_TRUE(absl::IsFailedPrecondition(h.closed["node1"]));
+  EXPECT_TRUE(absl::IsUnavailable(h.closed["node1"]));
   EXPECT_THAT(std::string(h.closed["node1"].message()),
               HasSubstr("in term 1, and node1 knows term 2"));
   EXPECT_EQ(h.node(worker).state(), v1::NODE_STATE_SUSPECT);

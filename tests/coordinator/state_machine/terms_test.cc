@@ -23,6 +23,14 @@ class TermsTest : public ContinuationTest {
     (*report.mutable_progress_report()->mutable_progress())[rank].set_step(step);
     h.Say(worker, {report});
   }
+  // A Hello from a worker of this name.
+  void KnowsHigherTerm(const std::string& name, uint64_t by) {
+    v1::StateEvent event;
+    event.mutable_session_message()->set_session_id(1'000'000 + by);
+    *event.mutable_session_message()->mutable_message() = FakeWorker({.name = name}).Hello();
+    event.mutable_session_message()->mutable_message()->mutable_fence()->set_term(h.term() + by);
+    h.Call(std::move(event));
+  }
   // A job that ends at its next failure, unless it goes beyond step 5 before.
   std::string FailAtStepFive(FakeWorker& worker) {
     v1::JobSpec spec = Elastic(1, 1);
@@ -51,15 +59,8 @@ TEST_F(TermsTest, AStepBeyondTheHighestOneIsProgressAlsoAfterARestart) {
 
 // A copy of the state that nobody started with --restored. Its workers try again without end.
 TEST_F(TermsTest, AWorkerThatKnowsAHigherTermIsRefusedAndPeopleAreToldOnce) {
-  const auto hello = [this](uint64_t term) {
-    v1::StateEvent event;
-    event.mutable_session_message()->set_session_id(term);
-    *event.mutable_session_message()->mutable_message() = FakeWorker({.name = "n9"}).Hello();
-    event.mutable_session_message()->mutable_message()->mutable_fence()->set_term(term);
-    h.Call(std::move(event));
-  };
-  hello(h.term() + 8);
-  hello(h.term() + 9);
+  KnowsHigherTerm("n9", 1);
+  KnowsHigherTerm("n9", 2);
   v1::StateEvent event;
   event.mutable_list_events();
   size_t told = 0;
@@ -72,6 +73,39 @@ TEST_F(TermsTest, AWorkerThatKnowsAHigherTermIsRefusedAndPeopleAreToldOnce) {
   }
   EXPECT_EQ(told, 1u);
   EXPECT_EQ(h.machine().nodes().all().count("id-n9"), 0u);
+}
+
+// Whoever restarts such a coordinator again and again raises its term above the one that the workers
+// know; it would then end what runs.
+TEST_F(TermsTest, AStateIsOutdatedWhereMostOfItsWorkersKnowAHigherTerm) {
+  FakeWorker& worker = Add("node1");
+  for (const char* name : {"node2", "node3"}) Add(name);
+  const std::string id = Run(Elastic(1, 1));
+  const auto answer = [this, &id] {
+    v1::StateEvent event;
+    event.mutable_get_job()->set_job_id(id);
+    return h.answer(h.Call(std::move(event))).status;
+  };
+  h.StartCoordinator();
+  KnowsHigherTerm("node1", 1);
+  KnowsHigherTerm("node1", 2);
+  EXPECT_TRUE(answer().ok()) << "one may be wrong";
+  KnowsHigherTerm("node2", 1);
+  for (int starts = 0; starts < 12; ++starts) {
+    EXPECT_THAT(std::string(answer().message()), HasSubstr("must be started with --restored"));
+    EXPECT_TRUE(absl::IsUnavailable(answer()));
+    h.Connect(worker);
+    EXPECT_FALSE(h.connected(worker));
+    h.Advance(std::chrono::minutes(1));
+    EXPECT_EQ(worker.Running(id).size(), 1u);
+    h.StartCoordinator();
+  }
+  h.RestoreCopy(h.rows());
+  EXPECT_TRUE(answer().ok());
+  EXPECT_EQ(h.state(id), v1::JOB_STATE_RUNNING);
+  EXPECT_EQ(worker.Running(id).size(), 1u);
+  h.StartCoordinator();
+  EXPECT_TRUE(answer().ok());
 }
 
 TEST_F(TermsTest, WithoutSuchAStepARestartedCoordinatorEndsTheJobToo) {
