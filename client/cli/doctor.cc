@@ -8,10 +8,13 @@
 #include <algorithm>
 #include <cstdlib>
 #include <filesystem>
+#include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <sstream>
+#include <string_view>
+#include <vector>
 
 #include "client/cli/context.h"
 #include "client/coordinator_address.h"
@@ -19,6 +22,7 @@
 #include "client/job_spec.h"
 #include "client/local_cluster.h"
 #include "client/render/checks.h"
+#include "client/render/cluster_report.h"
 #include "client/render/report.h"
 #include "core/certificates/certificate.h"
 #include "core/certificates/expiry.h"
@@ -75,7 +79,8 @@ void CheckCertificates(const DoctorFlags& flags, Checks* checks) {
                          "'meshrun ca issue' makes certificates"});
       continue;
     }
-    const certificates::Expiry stage = certificates::ExpiryAt(WallNow(), certificate->not_after);
+    const certificates::Expiry stage =
+        certificates::ExpiryAt(WallNow(), {certificate->not_before, certificate->not_after});
     const bool far = stage == certificates::Expiry::kFar;
     const bool over = stage == certificates::Expiry::kOver;
     const std::string roles =
@@ -137,8 +142,8 @@ void CheckCoordinator(const DoctorFlags& flags, Checks* checks) {
          near ? ""
               : "times shown will be wrong (no decision rests on them): run NTP on both hosts"});
   }
-  size_t unlimited = 0;
-  std::optional<std::string> first_unlimited;
+  // Nodes without a limit, by its name.
+  std::map<std::string_view, std::vector<std::string>> unlimited;
   const auto nodes = (*client)->ListNodes();
   for (const v1::Node& node : nodes.value_or(std::vector<v1::Node>())) {
     if (node.state() != v1::NODE_STATE_HEALTHY) {
@@ -151,25 +156,25 @@ void CheckCoordinator(const DoctorFlags& flags, Checks* checks) {
       checks->push_back({Level::kWarn, "node " + node.name(), "version " + node.version(),
                          fmt::format("install {} there too", kVersion)});
     }
-    if (const auto end = FromProto(node.certificate_ends_at());
-        node.has_certificate_ends_at() &&
-        certificates::ExpiryAt(WallNow(), end) != certificates::Expiry::kFar) {
+    if (CertificateIsEnding(node, WallNow())) {
+      const auto end = FromProto(node.certificate_ends_at());
       checks->push_back({Level::kWarn, "node " + node.name(),
                          "its certificate " + certificates::DescribeEnd(WallNow(), end),
-                         "renew it: meshrun ca renew DIR"});
+                         "renew it: meshrun ca renew DIR, and copy tls.crt to the host"});
     }
     const auto& limits = node.resources().limits();
-    if (std::find(limits.begin(), limits.end(), "memory") == limits.end()) {
-      ++unlimited;
-      first_unlimited = std::min(first_unlimited.value_or(node.name()), node.name());
+    for (const std::string_view limit : {"memory", "cpu", "pids"}) {
+      if (std::find(limits.begin(), limits.end(), limit) == limits.end())
+        unlimited[limit].push_back(node.name());
     }
   }
-  if (unlimited > 0) {
-    checks->push_back(
-        {Level::kWarn, "memory limits",
-         unlimited == 1 ? "none on " + *first_unlimited
-                        : fmt::format("none on {} nodes, one is {}", unlimited, *first_unlimited),
-         "a job there may use more than its --memory: docs/operations.md, Limits"});
+  for (auto& [limit, without] : unlimited) {
+    std::sort(without.begin(), without.end(), NaturalLess);
+    checks->push_back({Level::kWarn, fmt::format("{} limits", limit),
+                       without.size() == 1 ? "none on " + without.front()
+                                           : fmt::format("none on {} nodes, one is {}",
+                                                         without.size(), without.front()),
+                       "a job there may use more than it asked for: docs/operations.md, Limits"});
   }
 }
 

@@ -6,9 +6,13 @@
 #include <charconv>
 
 #include "core/proto_time.h"
+#include "core/utf8.h"
 
 namespace meshrun::coordinator {
 namespace {
+
+// What an event says: 10,000 are kept.
+constexpr size_t kLongestMessage = 4096;
 
 // Events that somebody has asked for, where they come from a call.
 bool IsAskedFor(std::string_view kind) {
@@ -44,6 +48,7 @@ void Context::Record(std::string_view kind, std::string_view job_id, std::string
   event.set_kind(std::string(kind));
   event.set_job_id(std::string(job_id));
   event.set_node_id(std::string(node_id));
+  if (message.size() > kLongestMessage) message.resize(Utf8Prefix(message, kLongestMessage).size());
   event.set_message(std::move(message));
   if (!actor.empty() && IsAskedFor(kind)) event.set_actor(actor);
   if (const auto found = private_jobs.find(event.job_id()); found != private_jobs.end())

@@ -238,6 +238,10 @@ TEST_F(JobsTest, PagesOfJobsAndEventsEndByTheirBytes) {
   EXPECT_EQ(listed, ids);
   EXPECT_EQ(pages, 3);
 
+  v1::StateEvent notice;
+  notice.mutable_notice()->set_kind("Noticed");
+  notice.mutable_notice()->set_message(std::string(1'000'000, 'n'));
+  for (int i = 0; i < 1500; ++i) h.Call(notice);
   v1::StateEvent cancel;
   cancel.mutable_cancel_job()->set_reason(std::string(1'000'000, 'r'));
   for (const std::string& id : ids) {
@@ -249,6 +253,7 @@ TEST_F(JobsTest, PagesOfJobsAndEventsEndByTheirBytes) {
   const auto page = h.answer(h.Call(events)).As<v1::ListEventsResponse>();
   EXPECT_TRUE(page.more());
   EXPECT_LE(page.ByteSizeLong(), 5u << 20);
+  for (const v1::ClusterEvent& event : page.events()) EXPECT_LE(event.message().size(), 4096u);
   v1::StateEvent describe;
   describe.mutable_describe_cluster()->set_max_events(10'000);
   const auto cluster = h.answer(h.Call(describe)).As<v1::DescribeClusterResponse>();

@@ -153,6 +153,16 @@ TEST_F(PolicyTest, ATimeLimitHasAHardEnd) {
   EXPECT_EQ(h.state(id), v1::JOB_STATE_QUIESCING);
 }
 
+TEST_F(PolicyTest, WhoAsksForALongerGraceIsRefused) {
+  Set("limits: {kill_grace: 1m}");
+  v1::JobSpec spec = MakeSpec(1, 1);
+  *spec.mutable_kill_grace() = ToProtoDuration(minutes(2));
+  EXPECT_THAT(Refusal("ada", spec),
+              HasSubstr("kill_grace: 2m is more than 1m, the most for a job of user ada"));
+  *spec.mutable_kill_grace() = ToProtoDuration(minutes(1));
+  EXPECT_TRUE(h.TrySubmitAs("ada", spec).status.ok());
+}
+
 TEST_F(PolicyTest, DefaultsAreFilledInAndHeldToTheMost) {
   Set(R"(
 limits:
