@@ -44,10 +44,14 @@ std::string ShortReason(const std::string& text) {
 }
 
 absl::Status NoCoordinator(const std::string& address, std::string_view reason) {
-  return absl::UnavailableError(fmt::format(
-      "no coordinator is running at {} ({}): start one with 'meshrun dev up', or name another with "
-      "--coordinator or MESHRUN_COORDINATOR",
-      address, reason));
+  // Over TLS an answer that says why needs a connection first.
+  return absl::UnavailableError(
+      fmt::format("no coordinator is running at {} ({}): {}, or name another with --coordinator or "
+                  "MESHRUN_COORDINATOR",
+                  address, reason,
+                  address.starts_with("unix:") || reason == "connection refused"
+                      ? "start one with 'meshrun dev up'"
+                      : "if it is, 'meshrun doctor' looks at the certificates"));
 }
 
 bool IsRetriable(const absl::Status& status) {

@@ -88,7 +88,7 @@ struct Flags {
 
 // Below what service managers wait for before they kill.
 constexpr std::chrono::seconds kStopTime(20);
-constexpr std::chrono::hours kLongestGrace(24 * 366);
+constexpr std::chrono::hours kLongestGrace(24 * 365);
 constexpr std::string_view kPrefix = "meshrun-coordinator: ";
 
 int Fail(std::string_view why, int code) {

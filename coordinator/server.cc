@@ -236,11 +236,17 @@ class RunningServer : public Server {
 
 absl::StatusOr<std::unique_ptr<Server>> Server::Start(Options options) {
   std::shared_ptr<certificates::Standing> standing;
-  if (!options.security.tls.empty()) {
+  if (const rpc::TlsFiles& tls = options.security.tls; !tls.empty()) {
+    MESHRUN_RETURN_IF_ERROR(certificates::CheckPair(tls.cert, tls.key));
     MESHRUN_ASSIGN_OR_RETURN(
         standing, certificates::Standing::Start(
                       {.deny_file = options.security.deny_file,
-                       .on_problem = [](const std::string& text) { log::Error(text); }}));
+                       .on_problem = [](const std::string& text) { log::Error(text); },
+                       .on_list =
+                           [](const certificates::DenyList& list) {
+                             log::Info("the deny list was read", {{"serials", list.serials.size()},
+                                                                  {"names", list.names.size()}});
+                           }}));
   }
   if (options.listen.empty()) {
     MESHRUN_ASSIGN_OR_RETURN(options.listen, rpc::DefaultListenAddress());

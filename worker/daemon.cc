@@ -91,13 +91,16 @@ absl::Status Daemon::Init() {
   if (const auto path = rpc::UnixPath(options_.coordinator)) {
     MESHRUN_RETURN_IF_ERROR(rpc::MakeSocketDirectory(*path));
   }
+  if (options_.name.empty()) options_.name = HostName();
   // Three channels: values and logs never delay a heartbeat. The first is the session's.
-  std::shared_ptr<rpc::RenewedChannel> channels[3];
-  for (auto& channel : channels) {
+  for (auto& channel : channels_) {
     MESHRUN_ASSIGN_OR_RETURN(
         channel,
         rpc::RenewedChannel::Create(
-            [address = options_.coordinator, security = options_.security] {
+            [address = options_.coordinator,
+             security = options_.security]() -> absl::StatusOr<std::shared_ptr<grpc::Channel>> {
+              const rpc::TlsFiles& tls = security.tls;
+              if (!tls.empty()) MESHRUN_RETURN_IF_ERROR(certificates::CheckPair(tls.cert, tls.key));
               return rpc::MakeChannel(kRole, address, security);
             },
             [this](std::function<void()> work) { files_.Run("certificates", std::move(work)); }));
@@ -110,9 +113,15 @@ absl::Status Daemon::Init() {
     expiry_.emplace(
         certificates::CertificateFiles{tls.cert, tls.key, tls.ca},
         [](const std::string& text) { log::Warning(text); },
-        [this, channels] {
-          channels[1]->Replace();
-          channels[2]->Replace();
+        [this](const certificates::Certificate& renewed) {
+          const rpc::Identity identity = rpc::MakeIdentity(renewed.common_name, renewed.uris);
+          if (!identity.SpeaksFor(options_.name)) {
+            log::Warning("the new certificate is not this node's: the session goes on without it",
+                         {{"certificate", renewed.common_name}, {"node", options_.name}});
+            return;
+          }
+          channels_[1]->Replace();
+          channels_[2]->Replace();
           loop_.Post([this] { session_->Renew(); });
         });
   }
@@ -126,7 +135,6 @@ absl::Status Daemon::Init() {
     }
     MESHRUN_RETURN_IF_ERROR(state_dir_->OpenToRanks());
   }
-  if (options_.name.empty()) options_.name = HostName();
   if (options_.addresses.empty()) {
     MESHRUN_ASSIGN_OR_RETURN(options_.addresses, OwnAddresses(options_.coordinator));
   }
@@ -187,9 +195,9 @@ absl::Status Daemon::Init() {
           .on_agent_connection =
               [this](os::UniqueFd connection) { agent_server_->Serve(std::move(connection)); },
           .ping = [this] { return MakePing(); }});
-  logs_ = std::make_unique<LogUploads>(channels[1]);
+  logs_ = std::make_unique<LogUploads>(channels_[1]);
   session_ = std::make_unique<Session>(
-      loop_, channels[0], state_dir_->incarnation(),
+      loop_, channels_[0], state_dir_->incarnation(),
       Session::Handler{
           // Its directory may be gone since, and another user's by now.
           .check_address =
@@ -206,7 +214,7 @@ absl::Status Daemon::Init() {
           .on_message = [this](const v1::OpenSessionResponse& message) { OnMessage(message); },
           .on_refused = [this](const absl::Status& status) { return OnRefused(status); }},
       state_dir_->term());
-  agent_server_ = std::make_unique<AgentServer>(loop_, *generations_, channels[2], node_id(),
+  agent_server_ = std::make_unique<AgentServer>(loop_, *generations_, channels_[2], node_id(),
                                                 state_dir_->incarnation());
 
   MESHRUN_RETURN_IF_ERROR(agent_server_->Start());
@@ -381,6 +389,8 @@ bool Daemon::OnRefused(const absl::Status& status) {
 
 void Daemon::Beat() {
   health_->Turned();
+  // In the grace of a certificate that has ended only connections count which are there.
+  for (const auto& channel : channels_) (void)channel->Get()->GetState(/*try_to_connect=*/true);
   loop_.After(kBeat, [this] { Beat(); });
 }
 

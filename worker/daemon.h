@@ -156,6 +156,7 @@ class Daemon {
   FileTasks files_{loop_};
   RandomIdSource ids_;
   const std::string machine_id_ = MachineId();
+  std::shared_ptr<rpc::RenewedChannel> channels_[3];
   std::optional<certificates::ExpiryWatch> expiry_;
   os::UniqueFd signals_;
   std::optional<StateDir> state_dir_;

@@ -16,6 +16,8 @@ constexpr std::chrono::seconds kLongestBackoff(1);
 // In a hurry, between two Hellos: time for an answer, and for RenewedChannel to make another
 // channel.
 constexpr std::chrono::nanoseconds kMinHelloInterval = rpc::RenewedChannel::kLeastDistance;
+// Between two attempts to begin a session with a renewed certificate.
+constexpr std::chrono::seconds kRenewalInterval(10);
 // After a silence: until what may have come before it has been read.
 constexpr std::chrono::milliseconds kSecondLook(20);
 // With more messages in the queue the coordinator is not reading: the session is given up, and the
@@ -73,7 +75,8 @@ class SessionStream
   bool is_superseded() const { return is_superseded_; }
   const absl::Status& refused() const { return refused_; }
   const v1::SessionService::Stub* stub() const { return stub_.get(); }
-  uint32_t attempt() const { return attempt_; }
+  // Number and attempt.
+  std::pair<uint64_t, uint32_t> place() const { return {hello_.session_number(), attempt_}; }
   std::chrono::steady_clock::time_point began() const { return began_; }
   const v1::Hello& hello() const { return hello_; }
   // CLOCK_BOOTTIME.
@@ -172,6 +175,13 @@ void Session::Connect() {
     attempt_ = 0;
     number_is_welcomed_ = false;
   }
+  BeginStream();
+  parallel_connect_timer_ =
+      loop_.After(std::max<std::chrono::nanoseconds>(kMinHelloInterval, lease_ / 5),
+                  [this] { ConnectInParallel(); });
+}
+
+void Session::BeginStream() {
   SessionStream& stream = *streams_.emplace_back(
       std::make_unique<SessionStream>(*this, loop_, stub_.Get(), ++attempt_));
   stream.Begin();
@@ -182,9 +192,6 @@ void Session::Connect() {
   message.mutable_fence()->set_term(term_);
   message.mutable_fence()->set_incarnation(incarnation_);
   stream.SayHello(std::move(message));
-  parallel_connect_timer_ =
-      loop_.After(std::max<std::chrono::nanoseconds>(kMinHelloInterval, lease_ / 5),
-                  [this] { ConnectInParallel(); });
 }
 
 void Session::ConnectInParallel() {
@@ -214,8 +221,8 @@ void Session::Send(v1::OpenSessionRequest message) {
 }
 
 void Session::OnMessage(SessionStream& stream, const v1::OpenSessionResponse& message) {
-  // To the coordinator the highest attempt is the session.
-  const bool may_open = message.has_welcome() && (!open() || stream.attempt() > open_->attempt());
+  // To the coordinator the highest attempt of the highest number is the session.
+  const bool may_open = message.has_welcome() && (!open() || stream.place() > open_->place());
   if (&stream != open_ && (stream.is_cancelled() || (open() && !may_open))) return;
   if (message.fence().term() < term_) {
     log::Warning("ignored a message of an older coordinator",
@@ -288,21 +295,38 @@ void Session::OnTick() {
 }
 
 void Session::Renew() {
-  log::Info("the certificate was renewed: connecting again");
-  LeaveOldChannel(stub_.Get());
+  log::Info("the certificate was renewed: the next session shows it");
+  last_renewal_error_.clear();
+  stub_.Replace();
+  RenewOver(stub_.Get().get());
 }
 
-void Session::LeaveOldChannel(const std::shared_ptr<v1::SessionService::Stub>& old) {
+void Session::RenewOver(const v1::SessionService::Stub* old) {
+  loop_.Cancel(renewal_);
   if (closing_) return;
-  const auto stub = stub_.Get();
-  if (stub == old) {
+  if (stub_.Get().get() == old) {
+    // It is being made, or was made too lately.
     stub_.Replace();
-    loop_.After(kFirstBackoff, [this, old] { LeaveOldChannel(old); });
-    return;
+    renewal_ = loop_.After(kFirstBackoff, [this, old] { RenewOver(old); });
+  } else if (open()) {
+    ++number_;
+    attempt_ = 0;
+    number_is_welcomed_ = false;
+    BeginStream();
+  } else {
+    // Those under way may be over the old one.
+    for (const auto& stream : streams_) stream->Cancel();
   }
-  for (const auto& stream : streams_) {
-    if (stream->stub() != stub.get()) stream->Cancel();
+}
+
+void Session::RetryRenewal(const absl::Status& why) {
+  if (const std::string error(why.message()); error != last_renewal_error_) {
+    last_renewal_error_ = error;
+    log::Warning("the renewed certificate is not taken: the session goes on with the old one",
+                 {{"error", why}});
   }
+  loop_.Cancel(renewal_);
+  renewal_ = loop_.After(kRenewalInterval, [this] { RenewOver(stub_.Get().get()); });
 }
 
 void Session::LeaveConnection(SessionStream& stream) {
@@ -351,6 +375,7 @@ void Session::OnDone(const SessionStream* stream, absl::Status status) {
   const bool was_asked = stream != nullptr;
   const bool was_open = was_asked && stream == open_;
   const bool was_superseded = was_asked && stream->is_superseded();
+  const auto stream_place = was_asked ? stream->place() : std::pair<uint64_t, uint32_t>();
   if (was_asked && !stream->refused().ok()) status = stream->refused();
   if (was_open) {
     open_ = nullptr;
@@ -365,7 +390,11 @@ void Session::OnDone(const SessionStream* stream, absl::Status status) {
     if (streams_.empty() && on_closed_) std::exchange(on_closed_, nullptr)();
     return;
   }
-  if (open() || was_superseded) return;
+  if (open()) {
+    if (was_asked && stream_place > open_->place()) RetryRenewal(status);
+    return;
+  }
+  if (was_superseded) return;
   if ((was_asked && status.code() == absl::StatusCode::kPermissionDenied) ||
       status.code() == absl::StatusCode::kFailedPrecondition ||
       status.code() == absl::StatusCode::kInvalidArgument) {

@@ -63,8 +63,9 @@ class Session {
   void Start(std::chrono::nanoseconds contact);
   // From now on every heartbeat says that this worker is stopping; the first one is sent at once.
   void Drain();
-  // The next session shows the certificate that lies in its file now, and it begins at once: one
-  // that shows the old certificate would end with it.
+  // Begins a session anew, with the certificate that lies in its file now: one that shows the old
+  // certificate would end with it. Until the coordinator has welcomed it the old one goes on; if it
+  // does not, another attempt follows.
   void Renew();
   // Dropped while the session is not open. The fence's term and incarnation are filled in.
   void Send(v1::OpenSessionRequest message);
@@ -93,8 +94,12 @@ class Session {
   // `stream` is null where none could begin.
   void OnDone(const SessionStream* stream, absl::Status status);
   void OnTick();
-  // Once there is another channel than the one of `old`.
-  void LeaveOldChannel(const std::shared_ptr<v1::SessionService::Stub>& old);
+  // `old`: once there is another channel than this one.
+  void RenewOver(const v1::SessionService::Stub* old);
+  // The coordinator did not take it.
+  void RetryRenewal(const absl::Status& why);
+  // Says Hello over a stream of its own, as the next attempt of number_.
+  void BeginStream();
   // The next stream goes over another connection.
   void LeaveConnection(SessionStream& stream);
   // For how long an open session may be silent.
@@ -131,7 +136,9 @@ class Session {
   EventLoop::TimerId silence_ = 0;
   EventLoop::TimerId parallel_connect_timer_ = 0;
   EventLoop::TimerId reconnect_ = 0;
+  EventLoop::TimerId renewal_ = 0;
   std::string last_error_;
+  std::string last_renewal_error_;
   bool draining_ = false;
   bool closing_ = false;
   std::function<void()> on_closed_;

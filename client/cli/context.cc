@@ -11,6 +11,7 @@
 
 #include "client/coordinator_address.h"
 #include "client/daemon_process.h"
+#include "core/certificates/certificate.h"
 #include "core/clock.h"
 #include "core/exit_codes.h"
 #include "core/os/process.h"
@@ -73,6 +74,9 @@ absl::StatusOr<std::unique_ptr<Client>> ConnectTo(const CoordinatorFlags& flags)
   MESHRUN_ASSIGN_OR_RETURN(const CoordinatorAddress where, FindCoordinator(flags.address));
   options.address = where.address;
   options.security = flags.security;
+  if (const rpc::TlsFiles& tls = flags.security.tls; !tls.empty()) {
+    MESHRUN_RETURN_IF_ERROR(certificates::CheckPair(tls.cert, tls.key));
+  }
   auto client = Client::Connect(options);
   if (client.ok()) {
     const std::string warning = rpc::InsecureWarning((*client)->address(), flags.security);

@@ -33,11 +33,8 @@ std::string ReasonText(const v1::Node& node) {
   return drain.empty() || problems.empty() ? drain + problems : drain + "; " + problems;
 }
 
-// Whether the end of its certificate is told by now.
-bool IsEnding(const v1::Node& node, nanoseconds now) {
-  return node.has_certificate_ends_at() &&
-         certificates::ExpiryAt(now, FromProto(node.certificate_ends_at())) !=
-             certificates::Expiry::kFar;
+certificates::Validity ValidityOf(const v1::Node& node) {
+  return {FromProto(node.certificate_begins_at()), FromProto(node.certificate_ends_at())};
 }
 
 // "in 6d", "ended 2h ago"; empty without TLS.
@@ -48,6 +45,11 @@ std::string CertificateText(const v1::Node& node, nanoseconds now) {
 }
 
 }  // namespace
+
+bool CertificateIsEnding(const v1::Node& node, nanoseconds now) {
+  return node.has_certificate_ends_at() &&
+         certificates::ExpiryAt(now, ValidityOf(node)) != certificates::Expiry::kFar;
+}
 
 std::string NodeStateText(const v1::Node& node) {
   const bool present = node.state() == v1::NODE_STATE_HEALTHY;
@@ -60,8 +62,9 @@ std::string NodeTable(std::vector<v1::Node> nodes, nanoseconds now, int width) {
   std::sort(nodes.begin(), nodes.end(), [](const v1::Node& a, const v1::Node& b) {
     return a.name() != b.name() ? NaturalLess(a.name(), b.name()) : a.node_id() < b.node_id();
   });
-  const bool alarm = std::any_of(nodes.begin(), nodes.end(),
-                                 [now](const v1::Node& node) { return IsEnding(node, now); });
+  const bool alarm = std::any_of(nodes.begin(), nodes.end(), [now](const v1::Node& node) {
+    return CertificateIsEnding(node, now);
+  });
   Table table({"NODE", "STATE", ">SLOTS", ">CORES", ">GPUS", ">MEMORY", "~ADDRESS", "~SINCE",
                "~LAST SEEN", "~VERSION", alarm ? "CERTIFICATE" : "~CERTIFICATE", "LABELS",
                "REASON"});
@@ -118,11 +121,11 @@ std::string DescribeNode(const v1::Node& node, nanoseconds now) {
   if (node.has_certificate_ends_at()) {
     const nanoseconds end = FromProto(node.certificate_ends_at());
     std::string text = certificates::DescribeEnd(now, end);
-    if (end <= now) {
+    if (end <= now && node.state() != v1::NODE_STATE_LOST) {
       text += fmt::format(", its open session {}",
                           certificates::DescribeEnd(now, FromProto(node.session_ends_at())));
     }
-    field("certificate", IsEnding(node, now) ? text + ": 'meshrun ca renew'" : text);
+    field("certificate", CertificateIsEnding(node, now) ? text + ": 'meshrun ca renew'" : text);
   }
   return out;
 }

@@ -13,6 +13,8 @@ namespace meshrun::client {
 // "HEALTHY"; for a drained node "DRAINING" while something is in use there, then "DRAINED"; for a
 // node that the coordinator has drained "QUARANTINED".
 std::string NodeStateText(const v1::Node& node);
+// Whether the end of its certificate is near enough to be told.
+bool CertificateIsEnding(const v1::Node& node, std::chrono::nanoseconds now);
 
 // In natural order of names.
 // `width`: as Table::Render.

@@ -1,6 +1,9 @@
 #include "coordinator/services/session_service.h"
 
+#include <fmt/format.h>
+
 #include <atomic>
+#include <string>
 
 #include "coordinator/services/outgoing_stream.h"
 
@@ -28,6 +31,11 @@ class SessionStream : public OutgoingStream<Reactor, v1::OpenSessionResponse>,
                          // Before the loop hears of it: it would close the session without a
                          // reason.
                          shell.recipients.Close(id, why);
+                         v1::StateEvent notice;
+                         notice.mutable_notice()->set_kind("CertificateRefused");
+                         notice.mutable_notice()->set_message(fmt::format(
+                             "a worker's session ends: {}", std::string(why.message())));
+                         shell.loop.PostEnd(std::move(notice));
                          v1::StateEvent event;
                          event.mutable_session_closed()->set_session_id(id);
                          shell.loop.PostEnd(std::move(event));

@@ -53,7 +53,8 @@ void StampWorker(const grpc::CallbackServerContext& context, certificates::Stand
   StampCaller(context, standing, event);
   const auto peer = context.auth_context();
   if (standing == nullptr || !rpc::ShowsCertificate(*peer)) return;
-  const WallNanos end = standing->Read(rpc::CertificateOf(*peer)).not_after;
+  const auto [begin, end] = standing->Read(rpc::CertificateOf(*peer)).validity;
+  *event.mutable_caller()->mutable_certificate_begins_at() = ToProtoTimestamp(begin);
   *event.mutable_caller()->mutable_certificate_ends_at() = ToProtoTimestamp(end);
   *event.mutable_caller()->mutable_session_ends_at() = ToProtoTimestamp(end + grace);
 }

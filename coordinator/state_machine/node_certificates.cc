@@ -2,9 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <map>
-#include <vector>
-
 #include "core/certificates/expiry.h"
 #include "core/proto_time.h"
 #include "core/text.h"
@@ -13,7 +10,9 @@ namespace meshrun::coordinator {
 namespace {
 
 constexpr std::chrono::seconds kBetweenLooks(10);
-// With the first.
+// Nodes that come to a stage so much later are told with the first.
+constexpr std::chrono::hours kTogether(6);
+// Names in an event, the first one's among them.
 constexpr size_t kNamed = 3;
 
 // "gpu2, gpu3 and 7 more nodes": all but the first.
@@ -29,28 +28,49 @@ std::string Others(const std::vector<const Node*>& nodes) {
 
 }  // namespace
 
+certificates::Validity ValidityOf(const v1::Node& node) {
+  return {FromProto(node.certificate_begins_at()), FromProto(node.certificate_ends_at())};
+}
+
 void NodeCertificates::OnHello(Node& node, const v1::Caller& caller) {
   v1::Node& record = node.record;
+  record.clear_certificate_begins_at();
   record.clear_certificate_ends_at();
   record.clear_session_ends_at();
-  if (!caller.has_certificate_ends_at()) return;
-  *record.mutable_certificate_ends_at() = caller.certificate_ends_at();
-  *record.mutable_session_ends_at() = caller.session_ends_at();
+  if (caller.has_certificate_ends_at()) {
+    *record.mutable_certificate_begins_at() = caller.certificate_begins_at();
+    *record.mutable_certificate_ends_at() = caller.certificate_ends_at();
+    *record.mutable_session_ends_at() = caller.session_ends_at();
+  }
+  const WallNanos end = ValidityOf(record).not_after;
+  if (node.told_expiry.not_after != end) node.told_expiry = {.not_after = end};
+}
+
+std::map<certificates::Expiry, std::vector<const Node*>> NodeCertificates::TakeDue(WallNanos wall) {
+  std::map<certificates::Expiry, std::vector<const Node*>> due;
+  for (const auto& [id, known] : nodes_.all()) {
+    if (!known.record.has_certificate_ends_at() || known.session_id == 0) continue;
+    const certificates::Validity validity = ValidityOf(known.record);
+    // What has not ended is not told as if it had.
+    if (wall != context_.wall && wall >= validity.not_after) continue;
+    Node& node = *nodes_.Find(id);
+    const certificates::Expiry before = node.told_expiry.stage;
+    if (node.told_expiry.Advance(wall, validity)) due[node.told_expiry.stage].push_back(&node);
+    if (node.told_expiry.stage != before) nodes_.Changed(node);
+  }
+  return due;
 }
 
 void NodeCertificates::Tell() {
   if (context_.now < next_look_) return;
   next_look_ = context_.now + kBetweenLooks;
-  std::map<certificates::Expiry, std::vector<const Node*>> due;
-  for (const auto& [id, known] : nodes_.all()) {
-    if (!known.record.has_certificate_ends_at() || known.lost()) continue;
-    Node& node = *nodes_.Find(id);
-    const WallNanos end = FromProto(node.record.certificate_ends_at());
-    if (!node.told_expiry.Advance(context_.wall, end)) continue;
-    due[node.told_expiry.stage].push_back(&node);
-    nodes_.Changed(node);
-  }
-  for (const auto& [stage, nodes] : due) {
+  const auto due = TakeDue(context_.wall);
+  if (due.empty()) return;
+  auto soon = TakeDue(context_.wall + kTogether);
+  for (auto [stage, nodes] : due) {
+    if (stage != certificates::Expiry::kOver) {
+      nodes.insert(nodes.end(), soon[stage].begin(), soon[stage].end());
+    }
     const Node& first = *nodes.front();
     const bool over = stage == certificates::Expiry::kOver;
     const auto end = [this](const google::protobuf::Timestamp& at) {

@@ -247,6 +247,11 @@ Node* NodeTable::ExpireNext() {
                   : IsRecovering(node) ? "it did not come back within"
                                        : "its connection broke, and it did not come back within",
                   FormatDuration(context_.lease));
+  if (const WallNanos end = FromProto(node.record.certificate_ends_at());
+      node.record.has_certificate_ends_at() && end <= context_.wall) {
+    node.lost_because += fmt::format("; its certificate {}: renew it with 'meshrun ca renew'",
+                                     certificates::DescribeEnd(context_.wall, end));
+  }
   const std::string message = fmt::format("{} is lost: {}", node.record.name(), node.lost_because);
   Lose(node, absl::DeadlineExceededError(message));
   context_.Record("NodeLost", "", node.id(), message);

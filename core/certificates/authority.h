@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "core/certificates/expiry.h"
 #include "core/clock.h"
 
 namespace meshrun::certificates {
@@ -17,12 +18,6 @@ namespace meshrun::certificates {
 struct KeyPair {
   std::string cert_pem;
   std::string key_pem;
-};
-
-// When a certificate holds, in Unix time.
-struct Validity {
-  WallNanos not_before{0};
-  WallNanos not_after{0};
 };
 
 // A new authority, with a certificate that it signs itself.

@@ -9,9 +9,12 @@
 #include <ctime>
 
 #include "core/certificates/openssl.h"
+#include "core/os/files.h"
 
 namespace meshrun::certificates {
 namespace {
+
+constexpr size_t kLargestPem = 1 << 20;
 
 using GeneralNames = std::unique_ptr<GENERAL_NAMES, Freed<GENERAL_NAMES_free>>;
 
@@ -81,6 +84,14 @@ bool KeyFits(std::string_view cert_pem, std::string_view key_pem) {
       cert != nullptr && key != nullptr && X509_check_private_key(cert.get(), key.get()) == 1;
   ERR_clear_error();
   return fits;
+}
+
+absl::Status CheckPair(const std::string& cert_file, const std::string& key_file) {
+  const auto cert = os::ReadRegularFile(cert_file, kLargestPem);
+  const auto key = os::ReadRegularFile(key_file, kLargestPem);
+  if (!cert.ok() || !key.ok() || KeyFits(*cert, *key)) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      fmt::format("the key in {} is not that of the certificate in {}", key_file, cert_file));
 }
 
 absl::StatusOr<Certificate> ReadCertificate(std::string_view pem) {

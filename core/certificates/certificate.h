@@ -29,5 +29,7 @@ struct Certificate {
 absl::StatusOr<Certificate> ReadCertificate(std::string_view pem);
 // Whether the private key is that of the certificate; false where either cannot be read.
 bool KeyFits(std::string_view cert_pem, std::string_view key_pem);
+// The same for two files. INVALID_ARGUMENT names both; files that cannot be read are others' matter.
+absl::Status CheckPair(const std::string& cert_file, const std::string& key_file);
 
 }  // namespace meshrun::certificates

@@ -7,9 +7,16 @@
 
 namespace meshrun::certificates {
 
-// 30 days, 7 days, 1 day before its end, and after it.
+// When a certificate holds, in Unix time.
+struct Validity {
+  WallNanos not_before{0};
+  WallNanos not_after{0};
+};
+
+// 30 days, 7 days, 1 day before its end, and after it. Those come first that are less than a third
+// of its whole time: one for 30 days is kWeek in its last week, and one for a day is never urgent.
 enum class Expiry { kFar, kMonth, kWeek, kDay, kOver };
-Expiry ExpiryAt(WallNanos now, WallNanos not_after);
+Expiry ExpiryAt(WallNanos now, const Validity& validity);
 // "ends in 6 days (2026-11-28)", "ended 2 hours ago (...)". Times are UTC.
 std::string DescribeEnd(WallNanos now, WallNanos not_after);
 
@@ -18,8 +25,9 @@ struct ToldExpiry {
   WallNanos not_after{0};
   Expiry stage = Expiry::kFar;
 
-  // True where the certificate that ends at `end` has come to a stage that was not told: it is now.
-  bool Advance(WallNanos now, WallNanos end);
+  // True where this certificate has come to a stage that was not told: now it is. A clock that was
+  // ahead is forgotten.
+  bool Advance(WallNanos now, const Validity& validity);
 };
 
 }  // namespace meshrun::certificates

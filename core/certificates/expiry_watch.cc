@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <utility>
+
 #include "core/certificates/certificate.h"
 #include "core/os/files.h"
 
@@ -19,30 +21,38 @@ ExpiryNotices::News ExpiryNotices::Look(WallNanos now) {
     const auto pem = os::ReadRegularFile(file, kLargestFile);
     const auto certificate = pem.ok() ? ReadCertificate(*pem) : pem.status();
     if (!certificate.ok()) continue;
-    const WallNanos end = certificate->not_after;
-    if (told_[file].Advance(now, end)) {
+    const Validity validity{certificate->not_before, certificate->not_after};
+    if (told_[file].Advance(now, validity)) {
       news.due.push_back(
           fmt::format("the certificate of '{}' in {} {}: renew it with 'meshrun ca renew'",
-                      certificate->common_name, file, DescribeEnd(now, end)));
+                      certificate->common_name, file, DescribeEnd(now, validity.not_after)));
     }
-    if (file != files_.cert || end <= in_use_) continue;
+    if (file != files_.cert || files_.key.empty() || *pem == fitting_) continue;
     const auto key = os::ReadRegularFile(files_.key, kLargestFile);
-    // Both may be on their way: the next look sees.
-    if (!key.ok() || !KeyFits(*pem, *key)) continue;
-    news.renewed = in_use_.count() != 0;
-    in_use_ = end;
+    if (key.ok() && KeyFits(*pem, *key)) {
+      if (!fitting_.empty() && now < validity.not_after) news.renewed = *certificate;
+      fitting_ = *pem;
+      misfit_.clear();
+    } else if (std::exchange(misfit_, *pem) != *pem) {
+      // Both may be on their way: the next look sees.
+      misfit_told_ = false;
+    } else if (!std::exchange(misfit_told_, true)) {
+      news.due.push_back(fmt::format(
+          "the certificate in {} does not fit the key in {}: no new connection comes about", file,
+          files_.key));
+    }
   }
   return news;
 }
 
 ExpiryWatch::ExpiryWatch(CertificateFiles files, std::function<void(const std::string&)> on_due,
-                         std::function<void()> on_renewed) {
+                         std::function<void(const Certificate&)> on_renewed) {
   thread_ = std::thread([this, notices = ExpiryNotices(std::move(files)),
                          on_due = std::move(on_due), on_renewed = std::move(on_renewed)]() mutable {
     while (true) {
       const ExpiryNotices::News news = notices.Look(Clock::Real().WallNow());
       for (const std::string& text : news.due) on_due(text);
-      if (news.renewed) on_renewed();
+      if (news.renewed) on_renewed(*news.renewed);
       const auto next = std::chrono::steady_clock::now() + kInterval;
       MutexLock lock(mu_);
       while (!stopping_ && changed_.WaitUntil(mu_, next)) {

@@ -4,10 +4,12 @@
 
 #include <functional>
 #include <map>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "core/certificates/certificate.h"
 #include "core/certificates/expiry.h"
 #include "core/clock.h"
 #include "core/mutex.h"
@@ -27,18 +29,21 @@ class ExpiryNotices {
   explicit ExpiryNotices(CertificateFiles files) : files_(std::move(files)) {}
 
   struct News {
-    // Sentences that are due now. A renewed certificate is looked at anew.
+    // Sentences that are due now. A renewed certificate is looked at anew, and a key that does not
+    // fit is told once.
     std::vector<std::string> due;
-    // `cert` ends later than at the last look, and fits `key`.
-    bool renewed = false;
+    // `cert` is another one than at the last look, has not ended, and fits `key`.
+    std::optional<Certificate> renewed;
   };
   News Look(WallNanos now);
 
  private:
   const CertificateFiles files_;
   std::map<std::string, ToldExpiry> told_;
-  // End of the certificate that fitted last.
-  WallNanos in_use_{0};
+  // The certificate that fitted last, in PEM's form; and the last that did not, twice.
+  std::string fitting_;
+  std::string misfit_;
+  bool misfit_told_ = false;
 };
 
 // Looks at once, then every 10 s, on a thread of its own, where the callbacks are called.
@@ -46,7 +51,7 @@ class ExpiryWatch {
  public:
   ExpiryWatch(
       CertificateFiles files, std::function<void(const std::string&)> on_due,
-      std::function<void()> on_renewed = [] {});
+      std::function<void(const Certificate&)> on_renewed = [](const Certificate&) {});
   ~ExpiryWatch();
 
  private:

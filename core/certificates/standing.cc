@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "core/certificates/certificate.h"
-#include "core/certificates/expiry.h"
 #include "core/os/files.h"
 #include "core/status.h"
 
@@ -42,7 +41,8 @@ absl::StatusOr<DenyList> ParseDenyList(std::string_view text) {
     const std::string_view line = Trimmed(text.substr(0, end));
     text.remove_prefix(std::min(end + 1, text.size()));
     if (line.empty() || line.starts_with('#')) continue;
-    const size_t colon = std::min(line.find(':'), line.size());
+    // `openssl x509 -serial` prints serial=HEX.
+    const size_t colon = std::min(line.find_first_of(":="), line.size());
     const std::string_view kind = line.substr(0, colon);
     const std::string_view value = Trimmed(line.substr(std::min(colon + 1, line.size())));
     const std::string serial = Serial(value);
@@ -97,6 +97,7 @@ absl::Status Standing::ReadList() {
   if (!text.ok()) return Annotate(text.status(), "the deny list");
   auto list = ParseDenyList(*text);
   if (!list.ok()) return Annotate(list.status(), "the deny list " + path);
+  options_.on_list(*list);
   MutexLock lock(mu_);
   denied_ = *std::move(list);
   return absl::OkStatus();
@@ -120,8 +121,9 @@ const Standing::Known* Standing::Find(std::string_view pem) {
     if (!certificate.ok()) return nullptr;
     if (known_.size() >= kMostKnown) known_.clear();
     it = known_
-             .emplace(std::string(pem),
-                      Known{certificate->common_name, certificate->serial, certificate->not_after})
+             .emplace(std::string(pem), Known{certificate->common_name,
+                                              certificate->serial,
+                                              {certificate->not_before, certificate->not_after}})
              .first;
   }
   return &it->second;
@@ -134,10 +136,10 @@ absl::Status Standing::Judge(std::string_view pem, WallNanos grace) {
   }
   const Known& known = *found;
   const WallNanos now = options_.clock->WallNow();
-  if (now >= known.not_after + grace) {
+  if (now >= known.validity.not_after + grace) {
     return absl::UnauthenticatedError(
         fmt::format("the certificate of '{}' {}: renew it with 'meshrun ca renew'",
-                    known.common_name, DescribeEnd(now, known.not_after)));
+                    known.common_name, DescribeEnd(now, known.validity.not_after)));
   }
   if (denied_.serials.contains(known.serial) || denied_.names.contains(known.common_name)) {
     return absl::UnauthenticatedError(

@@ -22,6 +22,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "core/certificates/expiry.h"
 #include "core/clock.h"
 #include "core/mutex.h"
 
@@ -45,6 +46,8 @@ class Standing {
     std::chrono::milliseconds interval{1000};
     // The deny list cannot be read any more; the last one that could holds.
     std::function<void(const std::string&)> on_problem = [](const std::string&) {};
+    // Another deny list holds from now on.
+    std::function<void(const DenyList&)> on_list = [](const DenyList&) {};
   };
 
   // The errors of ParseDenyList, and those of reading the file.
@@ -59,7 +62,7 @@ class Standing {
     std::string common_name;
     // Hexadecimal, without leading zeros.
     std::string serial;
-    WallNanos not_after{0};
+    Validity validity;
   };
   // Empty where it cannot be read.
   Known Read(std::string_view pem);

@@ -97,6 +97,10 @@ std::string WithoutPercents(std::string_view peer) {
   return text;
 }
 
+void SetOption(int socket, int level, int name, int value) {
+  ::setsockopt(socket, level, name, &value, sizeof value);
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Acceptor>> Acceptor::Listen(const std::string& address,
@@ -190,6 +194,11 @@ bool Acceptor::AcceptOne(int listener) {
 }
 
 bool Acceptor::Admit(const os::UniqueFd& socket, std::string address, std::string peer) {
+  // gRPC pings connections with a call alone: a host that was switched off leaves the others.
+  SetOption(socket.get(), SOL_SOCKET, SO_KEEPALIVE, 1);
+  SetOption(socket.get(), IPPROTO_TCP, TCP_KEEPIDLE, 60);
+  SetOption(socket.get(), IPPROTO_TCP, TCP_KEEPINTVL, 15);
+  SetOption(socket.get(), IPPROTO_TCP, TCP_KEEPCNT, 4);
   os::UniqueFd second(::fcntl(socket.get(), F_DUPFD_CLOEXEC, 0));
   MutexLock lock(mu_);
   Address& of = addresses_[address];

@@ -13,6 +13,7 @@ namespace {
 using std::chrono::hours;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 
 constexpr WallNanos kNow = std::chrono::seconds(1'800'000'000);
 const Validity kYear = {.not_before = kNow, .not_after = kNow + hours(24 * 365)};
@@ -137,28 +138,49 @@ TEST(CertificatesTest, ARenewedCertificateIsSeenOnceItsKeyIsThere) {
   write(files.cert, first.cert_pem);
   write(files.key, first.key_pem);
   ExpiryNotices notices(files);
-  EXPECT_FALSE(notices.Look(kNow).renewed) << "it is the one that is in use";
-  EXPECT_FALSE(notices.Look(kNow).renewed);
+  EXPECT_FALSE(notices.Look(kNow).renewed.has_value()) << "it is the one that is in use";
+  EXPECT_FALSE(notices.Look(kNow).renewed.has_value());
+  // Also one that ends earlier.
   const auto next =
-      *MakeAuthority("next", {.not_before = kNow, .not_after = kYear.not_after + hours(1)});
+      *MakeAuthority("next", {.not_before = kNow, .not_after = kYear.not_after - hours(1)});
   write(files.cert, next.cert_pem);
-  EXPECT_FALSE(notices.Look(kNow).renewed) << "its key is on its way";
+  EXPECT_THAT(notices.Look(kNow).due, IsEmpty()) << "its key is on its way";
+  const auto late = notices.Look(kNow);
+  EXPECT_FALSE(late.renewed.has_value());
+  ASSERT_EQ(late.due.size(), 1u);
+  EXPECT_THAT(late.due[0], HasSubstr("own.crt does not fit the key in"));
+  EXPECT_THAT(notices.Look(kNow).due, IsEmpty()) << "said once";
+  EXPECT_TRUE(absl::IsInvalidArgument(CheckPair(files.cert, files.key)));
   write(files.key, next.key_pem);
-  EXPECT_TRUE(notices.Look(kNow).renewed);
-  EXPECT_FALSE(notices.Look(kNow).renewed);
+  EXPECT_TRUE(CheckPair(files.cert, files.key).ok());
+  const auto renewed = notices.Look(kNow).renewed;
+  ASSERT_TRUE(renewed.has_value());
+  EXPECT_EQ(renewed->common_name, "next");
+  EXPECT_FALSE(notices.Look(kNow).renewed.has_value());
   write(files.cert, first.cert_pem);
   write(files.key, first.key_pem);
-  EXPECT_FALSE(notices.Look(kNow).renewed) << "a shorter one is no renewal";
+  EXPECT_FALSE(notices.Look(kYear.not_after).renewed.has_value()) << "it has ended";
 }
 
 TEST(CertificatesTest, TheEndIsToldThreeTimes) {
-  EXPECT_EQ(ExpiryAt(kNow, kNow + hours(24 * 31)), Expiry::kFar);
-  EXPECT_EQ(ExpiryAt(kNow, kNow + hours(24 * 30)), Expiry::kMonth);
-  EXPECT_EQ(ExpiryAt(kNow, kNow + hours(24 * 7)), Expiry::kWeek);
-  EXPECT_EQ(ExpiryAt(kNow, kNow + hours(24)), Expiry::kDay);
-  EXPECT_EQ(ExpiryAt(kNow, kNow), Expiry::kOver);
+  const auto at = [](hours left, hours whole) {
+    return ExpiryAt(kNow, {.not_before = kNow + left - whole, .not_after = kNow + left});
+  };
+  constexpr hours kDay(24);
+  constexpr hours kLong = kDay * 365;
+  EXPECT_EQ(at(kDay * 31, kLong), Expiry::kFar);
+  EXPECT_EQ(at(kDay * 30, kLong), Expiry::kMonth);
+  EXPECT_EQ(at(kDay * 7, kLong), Expiry::kWeek);
+  EXPECT_EQ(at(kDay, kLong), Expiry::kDay);
+  EXPECT_EQ(at(hours(0), kLong), Expiry::kOver);
+  // Those that live a short time, and are renewed often.
+  EXPECT_EQ(at(kDay * 29, kDay * 30), Expiry::kFar);
+  EXPECT_EQ(at(kDay * 7, kDay * 30), Expiry::kWeek);
+  EXPECT_EQ(at(hours(23), kDay), Expiry::kFar);
+  EXPECT_EQ(at(hours(0), kDay), Expiry::kOver);
   EXPECT_EQ(DescribeEnd(kNow, kNow + hours(24 * 6)), "ends in 6 days (2027-01-21 08:00 UTC)");
   EXPECT_EQ(DescribeEnd(kNow, kNow + hours(1)), "ends in 1 hour (2027-01-15 09:00 UTC)");
+  EXPECT_THAT(DescribeEnd(kNow, kNow - std::chrono::minutes(1)), HasSubstr("ended 1 minute ago"));
   EXPECT_THAT(DescribeEnd(kNow, kNow - hours(72)), HasSubstr("ended 3 days ago"));
 }
 

@@ -142,7 +142,7 @@ TEST_F(StandingTest, AStartNeedsAListThatCanBeRead) {
 }
 
 TEST(DenyListTest, SerialsAreNumbers) {
-  const auto list = ParseDenyList("serial:00:0A:1b\r\n  name: node-17 \n\n#name:x\nserial:FF");
+  const auto list = ParseDenyList("serial=00:0A:1b\r\n  name: node-17 \n\n#name:x\nserial:FF");
   ASSERT_TRUE(list.ok()) << list.status();
   EXPECT_THAT(list->serials, ElementsAre("a1b", "ff"));
   EXPECT_THAT(list->names, ElementsAre("node-17"));

@@ -185,6 +185,9 @@ TEST_F(AccessTest, EveryMethodRefusesWhoHasNoCertificateOfThisCluster) {
 }
 
 TEST_F(AccessTest, TheEndOfACertificateIsAnEvent) {
+  Restart([&](Server::Options& options) {
+    options.security.tls = ours_.Sign("coordinator", {.age = std::chrono::hours(24 * 300)});
+  });
   const auto reads = ChannelOf(ours_.Sign("reader", {.roles = {"read"}}));
   const auto stub = v1::ClusterService::NewStub(reads);
   EXPECT_TRUE(meshrun::testing::Eventually([&] {

@@ -85,12 +85,55 @@ TEST_F(NodeCertificatesTest, ARenewedCertificateIsToldAnew) {
   EXPECT_THAT(Told(kDay * 330), ElementsAre(HasSubstr("in 4 days")));
 }
 
+// The row that Hello writes must not pair the new end with what was told of the old one.
+TEST_F(NodeCertificatesTest, ARenewedCertificateIsToldAnewAfterARestartToo) {
+  FakeWorker& gpu1 = Add("gpu1", kDay * 6);
+  EXPECT_THAT(Told(seconds(0)), ElementsAre(HasSubstr("in 5 days")));
+  Renew(gpu1, kDay * 25);
+  h.StartCoordinator();
+  h.Connect(gpu1);
+  EXPECT_THAT(Told(seconds(0)), ElementsAre(HasSubstr("in 24 days")));
+}
+
+TEST_F(NodeCertificatesTest, WhatAClockThatWasAheadHasToldIsToldAgain) {
+  Add("gpu1", kDay * 5);
+  h.wall_ahead = kDay * 365;
+  EXPECT_THAT(Told(seconds(0)), ElementsAre(HasSubstr("ended")));
+  h.wall_ahead = std::chrono::nanoseconds(0);
+  EXPECT_THAT(Told(seconds(0)), IsEmpty());
+  EXPECT_THAT(Told(kDay * 4 + hours(1)), ElementsAre(HasSubstr("ends in 22 hours")));
+}
+
+TEST_F(NodeCertificatesTest, NothingIsToldOfANodeBeforeItHasSaidHello) {
+  FakeWorker& gpu1 = Add("gpu1", kDay * 60);
+  FakeWorker& gpu2 = Add("gpu2", kDay * 60);
+  EXPECT_THAT(Told(seconds(0)), IsEmpty());
+  h.clock.Advance(kDay * 70);
+  h.StartCoordinator();
+  Renew(gpu1, kDay * 365);
+  EXPECT_THAT(Told(seconds(0)), IsEmpty());
+  // And why it is lost.
+  h.Disconnect(gpu2);
+  h.Advance(seconds(10));
+  EXPECT_EQ(h.node(gpu2).state(), v1::NODE_STATE_LOST);
+  v1::StateEvent event;
+  event.mutable_list_events()->set_node("gpu2");
+  const uint64_t call = h.Call(std::move(event));
+  const auto& events = h.answer(call).As<v1::ListEventsResponse>().events();
+  EXPECT_THAT(events.rbegin()->message(), HasSubstr("its certificate ended 10 days ago"));
+}
+
 TEST_F(NodeCertificatesTest, ManyNodesAreOneEvent) {
-  for (const char* name : {"gpu1", "gpu2", "gpu3", "gpu4", "gpu5", "gpu6"}) Add(name, kDay * 20);
+  // Issued one after another in an afternoon.
+  auto lasts = kDay * 20 + std::chrono::minutes(0);
+  for (const char* name : {"gpu1", "gpu2", "gpu3", "gpu4", "gpu5", "gpu6"}) {
+    Add(name, lasts += std::chrono::minutes(30));
+  }
   Add("gpu7", kDay * 90);
-  EXPECT_THAT(Told(seconds(0)), ElementsAre(HasSubstr("the certificate of gpu1 ends in 19 days")));
+  EXPECT_THAT(Told(seconds(0)), ElementsAre(HasSubstr("the certificate of gpu1 ends in 20 days")));
   EXPECT_EQ(node_id, "");
-  EXPECT_THAT(Told(kDay * 14),
+  // The first one alone has come to its last week.
+  EXPECT_THAT(Told(kDay * 13 + std::chrono::minutes(35)),
               ElementsAre(HasSubstr(", and those of gpu2, gpu3 and 3 more nodes end too: renew")));
 }
 

@@ -59,7 +59,7 @@ void Harness::StartCoordinatorWith(v1::StateTable table, const std::string& key,
 
 void Harness::Step(v1::StateEvent event) {
   event.set_now_nanos(clock.SteadyNow().count());
-  *event.mutable_wall() = ToProtoTimestamp(clock.WallNow());
+  *event.mutable_wall() = ToProtoTimestamp(clock.WallNow() + wall_ahead);
   event.set_random(next_id_ * 0x9e3779b97f4a7c15u);
   event.set_end_of_batch(true);
   if (record) history.push_back(event);
@@ -117,6 +117,8 @@ void Harness::Connect(FakeWorker& worker) {
   event.mutable_session_message()->set_session_id(session_id);
   *event.mutable_session_message()->mutable_message() = worker.Hello();
   if (worker.certificate_ends.count() != 0) {
+    *event.mutable_caller()->mutable_certificate_begins_at() =
+        ToProtoTimestamp(worker.certificate_ends - kCertificateLasts);
     *event.mutable_caller()->mutable_certificate_ends_at() =
         ToProtoTimestamp(worker.certificate_ends);
     *event.mutable_caller()->mutable_session_ends_at() =

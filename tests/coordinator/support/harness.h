@@ -23,6 +23,7 @@ v1::JobSpec MakeSpec(uint32_t nodes, uint32_t procs);
 
 // Which the coordinator gives workers with certificates.
 inline constexpr std::chrono::hours kCertificateGrace(72);
+inline constexpr std::chrono::hours kCertificateLasts(24 * 365);
 
 class Harness {
  public:
@@ -73,6 +74,8 @@ class Harness {
   // In steps of the machine's own deadlines and of heartbeats.
   void Advance(std::chrono::nanoseconds by);
   FakeClock clock;
+  // By how much the coordinator's wall clock is wrong.
+  std::chrono::nanoseconds wall_ahead{0};
   // Settings of the coordinators that are started from now on.
   v1::Retention retention;
   v1::Quarantine quarantine;

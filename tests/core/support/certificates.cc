@@ -8,9 +8,9 @@
 namespace meshrun::testing {
 namespace {
 
-certificates::Validity From(std::chrono::seconds lasts) {
+certificates::Validity From(std::chrono::seconds age, std::chrono::seconds lasts) {
   const WallNanos now = Clock::Real().WallNow();
-  return {.not_before = now - std::chrono::hours(2), .not_after = now + lasts};
+  return {.not_before = now - age, .not_after = now + lasts};
 }
 
 void Write(const std::string& path, const std::string& content) {
@@ -21,7 +21,8 @@ void Write(const std::string& path, const std::string& content) {
 
 CertificateAuthority::CertificateAuthority(const std::string& name, std::string directory)
     : directory_(std::move(directory)), ca_file_(directory_ + "/" + name + ".ca.crt") {
-  auto made = certificates::MakeAuthority(name, From(std::chrono::hours(1)));
+  auto made =
+      certificates::MakeAuthority(name, From(std::chrono::hours(24 * 365), std::chrono::hours(1)));
   EXPECT_TRUE(made.ok()) << made.status();
   if (made.ok()) pair_ = *std::move(made);
   Write(ca_file_, pair_.cert_pem);
@@ -36,7 +37,7 @@ rpc::TlsFiles CertificateAuthority::Sign(const std::string& name, const Options&
   for (const std::string& node : options.nodes) {
     subject.uris.push_back(std::string(rpc::kNodeUri) + node);
   }
-  const auto made = certificates::Issue(pair_, subject, From(options.lasts));
+  const auto made = certificates::Issue(pair_, subject, From(options.age, options.lasts));
   EXPECT_TRUE(made.ok()) << made.status();
   const rpc::TlsFiles files = {.cert = directory_ + "/" + name + ".crt",
                                .key = directory_ + "/" + name + ".key",

@@ -21,6 +21,8 @@ class CertificateAuthority {
     std::vector<std::string> nodes;
     // From now; negative: it has ended.
     std::chrono::seconds lasts = std::chrono::hours(1);
+    // Since when.
+    std::chrono::seconds age = std::chrono::hours(2);
   };
   // The three files of one who is known as `name`; good for 127.0.0.1 and localhost.
   rpc::TlsFiles Sign(const std::string& name, const Options& options) const;
