@@ -297,7 +297,6 @@ void Session::OnTick() {
 void Session::Renew() {
   log::Info("the certificate was renewed: the next session shows it");
   last_renewal_error_.clear();
-  stub_.Replace();
   RenewOver(stub_.Get().get());
 }
 

@@ -79,8 +79,7 @@ void CheckCertificates(const DoctorFlags& flags, Checks* checks) {
                          "'meshrun ca issue' makes certificates"});
       continue;
     }
-    const certificates::Expiry stage =
-        certificates::ExpiryAt(WallNow(), {certificate->not_before, certificate->not_after});
+    const certificates::Expiry stage = certificates::ExpiryAt(WallNow(), certificate->validity());
     const bool far = stage == certificates::Expiry::kFar;
     const bool over = stage == certificates::Expiry::kOver;
     const std::string roles =

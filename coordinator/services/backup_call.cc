@@ -80,7 +80,7 @@ class BackupCall : public grpc::ServerWriteReactor<v1::BackupResponse> {
       MESHRUN_ASSIGN_OR_RETURN(const auto copy, SqliteStateStore::Open(state));
       MESHRUN_RETURN_IF_ERROR(copy->Commit(/*term=*/0, rows));
     }
-    // Closing the copy moves its log into the one file. The log stays where there is no room.
+    // The copy's log is moved into its file at the close. Without room for that it stays beside it.
     std::error_code unused;
     if (std::filesystem::file_size(state + "/state.sqlite-wal", unused) > 0 && !unused)
       return absl::ResourceExhaustedError("there is no room for a copy of the state");

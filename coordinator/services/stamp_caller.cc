@@ -28,32 +28,33 @@ rpc::Scope ScopeOf(std::string_view method, const rpc::Identity& identity) {
 
 }  // namespace
 
-void StampCaller(const grpc::CallbackServerContext& context, certificates::Standing* standing,
-                 v1::StateEvent& event) {
+certificates::Standing::Known StampCaller(const grpc::CallbackServerContext& context,
+                                          certificates::Standing* standing, v1::StateEvent& event) {
   v1::Caller& caller = *event.mutable_caller();
   const auto peer = context.auth_context();
   caller.set_peer(context.peer());
   if (!rpc::ShowsCertificate(*peer)) {
     static const std::string own(os::UserName());
     caller.set_user(own);
-    return;
+    return {};
   }
   rpc::Identity identity = rpc::IdentityOf(*peer);
   const rpc::Scope scope = ScopeOf(MethodOf(event), identity);
   caller.set_own_node_only(scope == rpc::Scope::kOwnNode);
   caller.set_own_private_only((identity.roles & rpc::kOperateRole) == 0);
-  if (standing != nullptr) caller.set_certificate(standing->Read(rpc::CertificateOf(*peer)).serial);
+  certificates::Standing::Known certificate;
+  if (standing != nullptr) certificate = standing->Read(rpc::CertificateOf(*peer));
+  caller.set_certificate(certificate.serial);
   caller.set_own_jobs_only(scope == rpc::Scope::kOwnJob || scope == rpc::Scope::kNewJob);
   caller.set_user(std::move(identity.name));
   for (std::string& node : identity.nodes) caller.add_nodes(std::move(node));
+  return certificate;
 }
 
 void StampWorker(const grpc::CallbackServerContext& context, certificates::Standing* standing,
                  WallNanos grace, v1::StateEvent& event) {
-  StampCaller(context, standing, event);
-  const auto peer = context.auth_context();
-  if (standing == nullptr || !rpc::ShowsCertificate(*peer)) return;
-  const auto [begin, end] = standing->Read(rpc::CertificateOf(*peer)).validity;
+  const auto [begin, end] = StampCaller(context, standing, event).validity;
+  if (end == WallNanos(0)) return;
   *event.mutable_caller()->mutable_certificate_begins_at() = ToProtoTimestamp(begin);
   *event.mutable_caller()->mutable_certificate_ends_at() = ToProtoTimestamp(end);
   *event.mutable_caller()->mutable_session_ends_at() = ToProtoTimestamp(end + grace);

@@ -69,7 +69,7 @@ PlacementResult Continuation::PlaceAgain(Job& job, std::vector<const v1::Node*> 
     return PlaceWithin(
         on, [](const PlacementRequest& each) { return Place(each); },
         [&](uint64_t ranks, uint64_t gpus) {
-          return jobs_.quotas().Refusal(job.quota.usage, scopes, ranks, gpus);
+          return jobs_.quotas().Refusal(job.counted.usage, scopes, ranks, gpus);
         },
         &unused);
   };

@@ -54,9 +54,9 @@ void JobTable::Count(Job& job) {
     scopes.push_back(scope.Key());
     has_quota |= HasQuota(scope.limits);
   }
-  const JobUsage before = job.quota.usage;
+  const JobUsage before = job.counted.usage;
   const std::string of_submitter = scopes.front();
-  quotas_.Set(job.quota, std::move(scopes), usage);
+  quotas_.Set(job.counted, std::move(scopes), usage);
   // What was freed may be what another waits for.
   const bool less = usage.running_jobs < before.running_jobs || usage.ranks < before.ranks ||
                     usage.gpus < before.gpus;

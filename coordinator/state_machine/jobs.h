@@ -92,8 +92,8 @@ struct Job {
   // Ranks that stand still.
   std::set<int> quiesced;
   Curve curve;
-  // What JobTable counts it as.
-  Quotas::Share quota;
+  // What it counts as in the quotas.
+  Quotas::Share counted;
 
   Job() { record.set_progress_step(-1); }
 

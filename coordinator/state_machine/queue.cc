@@ -301,7 +301,7 @@ bool Queue::IsOverQuota(const QueueIndex::Entry& entry, const Job& job) {
   const uint64_t gpus_per_rank =
       spec.has_gpus_per_proc() ? spec.gpus_per_proc() : job.record.gpus_per_proc();
   const auto refused =
-      jobs_.quotas().Refusal(job.quota.usage, scopes, ranks, ranks * gpus_per_rank);
+      jobs_.quotas().Refusal(job.counted.usage, scopes, ranks, ranks * gpus_per_rank);
   if (!refused.has_value()) return false;
   const bool ever = !RefusalAlone(scopes, ranks, ranks * gpus_per_rank).has_value();
   NoteOverQuota(entry, job, *refused, ever);
@@ -323,7 +323,7 @@ PlacementResult Queue::TryPlaceWithin(const Job& job, const PlacementRequest& re
   return PlaceWithin(
       request, [this](const PlacementRequest& each) { return TryPlace(each); },
       [&](uint64_t ranks, uint64_t gpus) {
-        return jobs_.quotas().Refusal(job.quota.usage, scopes, ranks, gpus);
+        return jobs_.quotas().Refusal(job.counted.usage, scopes, ranks, gpus);
       },
       refused);
 }

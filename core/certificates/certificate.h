@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "core/certificates/expiry.h"
 #include "core/clock.h"
 
 namespace meshrun::certificates {
@@ -22,6 +23,8 @@ struct Certificate {
   std::vector<std::string> hosts;
   bool server = false;
   bool authority = false;
+
+  Validity validity() const { return {not_before, not_after}; }
 };
 
 // The first certificate of a PEM text. INVALID_ARGUMENT: there is none, or it is damaged. Any bytes
@@ -29,7 +32,7 @@ struct Certificate {
 absl::StatusOr<Certificate> ReadCertificate(std::string_view pem);
 // Whether the private key is that of the certificate; false where either cannot be read.
 bool KeyFits(std::string_view cert_pem, std::string_view key_pem);
-// The same for two files. INVALID_ARGUMENT names both; files that cannot be read are others' matter.
+// The same for two files. INVALID_ARGUMENT names both. Files that cannot be read are no error here.
 absl::Status CheckPair(const std::string& cert_file, const std::string& key_file);
 
 }  // namespace meshrun::certificates

@@ -40,7 +40,8 @@ std::string DescribeEnd(WallNanos now, WallNanos not_after) {
 
 bool ToldExpiry::Advance(WallNanos now, const Validity& validity) {
   if (validity.not_after != not_after) *this = {.not_after = validity.not_after};
-  return ExpiryAt(now, validity) > std::exchange(stage, ExpiryAt(now, validity));
+  const Expiry reached = ExpiryAt(now, validity);
+  return reached > std::exchange(stage, reached);
 }
 
 }  // namespace meshrun::certificates

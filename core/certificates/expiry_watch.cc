@@ -21,7 +21,7 @@ ExpiryNotices::News ExpiryNotices::Look(WallNanos now) {
     const auto pem = os::ReadRegularFile(file, kLargestFile);
     const auto certificate = pem.ok() ? ReadCertificate(*pem) : pem.status();
     if (!certificate.ok()) continue;
-    const Validity validity{certificate->not_before, certificate->not_after};
+    const Validity validity = certificate->validity();
     if (told_[file].Advance(now, validity)) {
       news.due.push_back(
           fmt::format("the certificate of '{}' in {} {}: renew it with 'meshrun ca renew'",

@@ -121,9 +121,8 @@ const Standing::Known* Standing::Find(std::string_view pem) {
     if (!certificate.ok()) return nullptr;
     if (known_.size() >= kMostKnown) known_.clear();
     it = known_
-             .emplace(std::string(pem), Known{certificate->common_name,
-                                              certificate->serial,
-                                              {certificate->not_before, certificate->not_after}})
+             .emplace(std::string(pem),
+                      Known{certificate->common_name, certificate->serial, certificate->validity()})
              .first;
   }
   return &it->second;

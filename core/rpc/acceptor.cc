@@ -177,8 +177,7 @@ bool Acceptor::AcceptOne(int listener) {
     }
     return errno != EAGAIN;
   }
-  const int on = 1;
-  ::setsockopt(socket.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+  SetOption(socket.get(), IPPROTO_TCP, TCP_NODELAY, 1);
   Peer peer = PeerOf(from);
   if (!Admit(socket, std::move(peer.address), std::move(peer.whole))) {
     // A reset, not a wait in FIN_WAIT.

@@ -75,8 +75,8 @@ TEST_F(TermsTest, AWorkerThatKnowsAHigherTermIsRefusedAndPeopleAreToldOnce) {
   EXPECT_EQ(h.machine().nodes().all().count("id-n9"), 0u);
 }
 
-// Whoever restarts such a coordinator again and again raises its term above the one that the workers
-// know; it would then end what runs.
+// Whoever restarts such a coordinator again and again raises its term above the one that the
+// workers know; it would then end what runs.
 TEST_F(TermsTest, AStateIsOutdatedWhereMostOfItsWorkersKnowAHigherTerm) {
   FakeWorker& worker = Add("node1");
   for (const char* name : {"node2", "node3"}) Add(name);
