@@ -74,17 +74,21 @@ class RunningServer : public Server {
     }
     MESHRUN_ASSIGN_OR_RETURN(
         auto credentials,
-        rpc::ServerCredentials(
-            "meshrun-coordinator", options_.listen, options_.security, std::move(stands),
-            [gate = gate_, refused = refused_, standing = standing_](
-                const rpc::Identity& caller, std::string_view pem, std::string_view method,
-                const absl::Status& allowed) {
-              if (!allowed.ok()) {
-                const std::string serial = standing == nullptr ? "" : standing->Read(pem).serial;
-                refused->OnRefused(caller.name, serial, method, allowed);
-              }
-              return Admit(*gate, caller, method, allowed);
-            }));
+        rpc::ServerCredentials("meshrun-coordinator", options_.listen, options_.security,
+                               std::move(stands),
+                               [gate = gate_, refused = refused_, standing = standing_](
+                                   const rpc::Identity& caller, std::string_view pem,
+                                   std::string_view method, const absl::Status& allowed) {
+                                 absl::Status status = Admit(*gate, caller, method, allowed);
+                                 if (status.ok()) return status;
+                                 v1::Caller who;
+                                 who.set_user(caller.name);
+                                 if (standing != nullptr)
+                                   who.set_certificate(standing->Read(pem).serial);
+                                 for (const std::string& node : caller.nodes) who.add_nodes(node);
+                                 refused->OnRefused(who, method, status);
+                                 return status;
+                               }));
     // gRPC would replace a socket at which another process listens.
     if (unix_path) {
       MESHRUN_ASSIGN_OR_RETURN(claim_, rpc::SocketClaim::Take(*unix_path));
@@ -175,6 +179,7 @@ class RunningServer : public Server {
     Shell shell{loop_, recipients_, standing_.get(), acceptor_.get()};
     shell.certificate_grace = options_.security.certificate_grace;
     if (has_state_) shell.store = options_.store.get();
+    shell.refused = refused_.get();
     if (SenderLimits(options_)) {
       shell.streams = &streams_;
       shell.sessions = &worker_sessions_;

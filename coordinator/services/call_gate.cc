@@ -14,12 +14,15 @@ constexpr std::chrono::minutes kForget(1);
 constexpr std::chrono::milliseconds kBetweenFloods(100);
 // In so long half of what the largest request had is forgotten.
 constexpr double kHalfLifeSeconds = 5;
+// Nobody knows when one of the calls under way ends.
+constexpr double kOneToEnd = 0.05;
 
 bool IsNode(const rpc::Identity& caller) { return !caller.nodes.empty(); }
 
-absl::Status TooMany(const rpc::Identity& caller, std::string_view what) {
-  return absl::ResourceExhaustedError(
-      fmt::format("{}{} {}; try again", rpc::kNotRead, CallGate::NameOf(caller), what));
+// `wait`: seconds until such a call may be let in.
+absl::Status TooMany(const rpc::Identity& caller, std::string_view what, double wait) {
+  return rpc::NotRead(fmt::format("{} {}", CallGate::NameOf(caller), what),
+                      std::chrono::milliseconds(static_cast<int64_t>(std::ceil(wait * 1000))));
 }
 
 }  // namespace
@@ -68,15 +71,19 @@ size_t CallGate::Most(const Holder& holder) const {
 absl::Status CallGate::CheckRate(const rpc::Identity& caller, const Holder& holder) const {
   if (IsNode(caller) || holder.calls.left >= 1) return absl::OkStatus();
   return TooMany(caller,
-                 fmt::format("makes more than {:.0f} calls a second", limits_.calls_per_second));
+                 fmt::format("makes more than {:.0f} calls a second", limits_.calls_per_second),
+                 (1 - holder.calls.left) / limits_.calls_per_second);
 }
 
 absl::Status CallGate::Check(const rpc::Identity& caller, const Holder& holder) const {
   const size_t under_way = holder.coming.size() + holder.waiting;
   if (under_way >= Most(holder) * ShareOf(caller)) {
-    return TooMany(caller, fmt::format("has {} calls under way already", under_way));
+    return TooMany(caller, fmt::format("has {} calls under way already", under_way), kOneToEnd);
   }
-  if (holder.bytes.left < 0) return TooMany(caller, "sends too many bytes a second");
+  if (holder.bytes.left < 0) {
+    const double rate = limits_.bytes_per_second * static_cast<double>(ShareOf(caller));
+    return TooMany(caller, "sends too many bytes a second", -holder.bytes.left / rate);
+  }
   return CheckRate(caller, holder);
 }
 

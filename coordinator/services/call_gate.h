@@ -59,7 +59,7 @@ class CallGate {
   // What a holder is called: a user and a node of one name are two.
   static std::string NameOf(const rpc::Identity& caller);
 
-  // RESOURCE_EXHAUSTED names who makes too many calls; its message begins with rpc::kNotRead.
+  // RESOURCE_EXHAUSTED (rpc::NotRead) names who makes too many calls, and when to try again.
   absl::Status Admit(const rpc::Identity& caller);
   // The same for a call whose request nobody here sees, as a health check's or a session's: only
   // its rate counts.

@@ -294,7 +294,7 @@ void LogUpload::OnReadDone(bool ok) {
     return;
   }
   if (const absl::Status status = rpc::CheckBounds(request_); !status.ok()) {
-    error_ = status;
+    error_ = relay_.shell_.TurnAway(*context_, "UploadLog", status);
     End(status);
     return;
   }

@@ -11,15 +11,15 @@ constexpr size_t kMostMethodBytes = 256;
 
 }  // namespace
 
-void RefusedCalls::OnRefused(const std::string& caller, const std::string& certificate,
-                             std::string_view method, const absl::Status& why) {
+void RefusedCalls::OnRefused(const v1::Caller& caller, std::string_view method,
+                             const absl::Status& why) {
+  if (absl::IsResourceExhausted(why) && !caller.nodes().empty()) return;
   MutexLock lock(mu_);
   if (loop_ == nullptr) return;
-  const auto not_recorded = limit_.Admit(caller, clock_.SteadyNow());
+  const auto not_recorded = limit_.Admit(caller.user(), clock_.SteadyNow());
   if (!not_recorded.has_value()) return;
   v1::StateEvent event;
-  event.mutable_caller()->set_user(caller);
-  event.mutable_caller()->set_certificate(certificate);
+  *event.mutable_caller() = caller;
   v1::OutsideCall& refused = *event.mutable_outside_call();
   // The path is whatever the caller has sent.
   refused.set_method(

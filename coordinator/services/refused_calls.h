@@ -1,5 +1,5 @@
-// Calls that their caller may not make, which reach no service: told to the loop, for the audit.
-// Thread-safe.
+// Calls that are turned away before the state machine sees them, for their caller's role, their
+// size or their number: told to the loop, for the audit. Thread-safe.
 #pragma once
 
 #include <string>
@@ -17,9 +17,9 @@ class RefusedCalls {
  public:
   RefusedCalls(const Clock& clock, EventLoop& loop) : clock_(clock), loop_(&loop) {}
 
-  // `certificate`: its serial number. Only so many of one caller are told: see RefusalLimit.
-  void OnRefused(const std::string& caller, const std::string& certificate, std::string_view method,
-                 const absl::Status& why);
+  // Only so many of one caller are told: see RefusalLimit. That a node is to wait with its ranks'
+  // calls is no refusal.
+  void OnRefused(const v1::Caller& caller, std::string_view method, const absl::Status& why);
   // The loop ends; calls may be refused later still.
   void Stop();
 

@@ -58,7 +58,7 @@ class SessionStream : public OutgoingStream<Reactor, v1::OpenSessionResponse>,
     }
     if (const absl::Status status = rpc::CheckBounds(request_); !status.ok()) {
       // Before the loop hears of it, and would close the session without a reason.
-      Close(status);
+      Close(shell_.TurnAway(*context_, "OpenSession", status));
       SayClosed();
       return;
     }

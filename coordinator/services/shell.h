@@ -10,7 +10,9 @@
 #include "coordinator/event_loop/recipients.h"
 #include "coordinator/services/call_gate.h"
 #include "coordinator/services/open_streams.h"
+#include "coordinator/services/refused_calls.h"
 #include "coordinator/services/stamp_caller.h"
+#include "coordinator/state_machine/callers.h"
 #include "core/certificates/standing.h"
 #include "core/rpc/acceptor.h"
 #include "core/rpc/bounds.h"
@@ -37,6 +39,8 @@ struct Shell {
   OpenStreams* streams = nullptr;
   OpenStreams* sessions = nullptr;
   CallGate* gate = nullptr;
+  // Never null in a server.
+  RefusedCalls* refused = nullptr;
 
   // The request of a call has been read. INVALID_ARGUMENT: it is beyond its bounds.
   absl::Status Receive(const grpc::CallbackServerContext& context,
@@ -47,7 +51,11 @@ struct Shell {
     // A message within a message costs more than its bytes.
     if (gate != nullptr) gate->OnRequest(caller, request.ByteSizeLong() + items * kBytesOfAnItem);
     Prove(context, caller);
-    return status;
+    if (status.ok()) return status;
+    // "SubmitJobRequest".
+    std::string_view method = request.GetDescriptor()->name();
+    method.remove_suffix(std::string_view("Request").size());
+    return TurnAway(context, method, std::move(status));
   }
   // A stream of requests has begun.
   void Receive(const grpc::CallbackServerContext& context) const {
@@ -57,8 +65,22 @@ struct Shell {
   // OpenStreams and of EventLoop::Post.
   absl::Status PostStream(const grpc::CallbackServerContext& context, v1::StateEvent event,
                           OpenStreams::Place* place) const {
-    MESHRUN_ASSIGN_OR_RETURN(*place, Open(streams, context));
-    return loop.Post(std::move(event));
+    const std::string method = MethodOf(event);
+    auto opened = Open(streams, context);
+    absl::Status status = opened.ok() ? loop.Post(std::move(event)) : opened.status();
+    if (!status.ok()) return TurnAway(context, method, std::move(status));
+    *place = *std::move(opened);
+    return status;
+  }
+  // The call ends with `why`, and the audit is told.
+  absl::Status TurnAway(const grpc::CallbackServerContext& context, std::string_view method,
+                        absl::Status why) const {
+    if (absl::IsUnavailable(why)) return why;
+    v1::StateEvent event;
+    event.mutable_outside_call()->set_method(std::string(method));
+    StampCaller(context, standing, event);
+    refused->OnRefused(event.caller(), method, why);
+    return why;
   }
   // A stream begins, of `streams` or `sessions`. RESOURCE_EXHAUSTED: see OpenStreams.
   static absl::StatusOr<OpenStreams::Place> Open(OpenStreams* streams,
@@ -123,7 +145,9 @@ class UnaryCall : public grpc::ServerUnaryReactor, public PendingCall {
       shell_.gate->OnCall(caller_);
     }
     shell_.recipients.AddCall(call_id_, this);
-    const absl::Status status = shell_.loop.Post(std::move(event));
+    const std::string method = MethodOf(event);
+    absl::Status status = shell_.loop.Post(std::move(event));
+    if (!status.ok()) status = shell_.TurnAway(context, method, std::move(status));
     if (!status.ok() && shell_.recipients.RemoveCall(call_id_))
       Finish(rpc::ToGrpc(status, v1::ERROR_ORIGIN_COORDINATOR));
     return this;

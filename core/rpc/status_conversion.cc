@@ -1,13 +1,19 @@
 #include "core/rpc/status_conversion.h"
 
+#include <fmt/format.h>
+
 #include <string>
 
 #include "core/error_detail.h"
+#include "core/text.h"
 #include "core/utf8.h"
 
 namespace meshrun::rpc {
 namespace {
 
+constexpr std::string_view kNotRead = "not read: ";
+constexpr std::string_view kTryAgain = "; try again in ";
+// Where an older server does not say how long.
 constexpr std::chrono::milliseconds kPause(50);
 
 v1::ErrorDetail DetailOf(const grpc::Status& status) {
@@ -42,6 +48,11 @@ absl::Status FromGrpc(const grpc::Status& status) {
   return out;
 }
 
+absl::Status NotRead(std::string_view why, std::chrono::milliseconds after) {
+  return absl::ResourceExhaustedError(
+      fmt::format("{}{}{}{}ms", kNotRead, why, kTryAgain, after.count()));
+}
+
 v1::ErrorOrigin OriginOf(const absl::Status& status) { return meshrun::DetailOf(status).origin(); }
 
 v1::ErrorOrigin OriginOf(const grpc::Status& status) { return DetailOf(status).origin(); }
@@ -49,10 +60,12 @@ v1::ErrorOrigin OriginOf(const grpc::Status& status) { return DetailOf(status).o
 std::optional<std::chrono::nanoseconds> WaitBeforeRepeating(const absl::Status& status) {
   if (const auto after = RetryAfter(status)) return after;
   // gRPC says RESOURCE_EXHAUSTED too, of messages that are too large: for ever.
-  const bool not_read =
-      absl::IsResourceExhausted(status) && std::string(status.message()).starts_with(kNotRead);
-  if (!not_read) return std::nullopt;
-  return kPause;
+  const std::string message(status.message());
+  if (!absl::IsResourceExhausted(status) || !message.starts_with(kNotRead)) return std::nullopt;
+  const size_t at = message.rfind(kTryAgain);
+  if (at == std::string::npos) return kPause;
+  const auto after = ParseDuration(std::string_view(message).substr(at + kTryAgain.size()));
+  return after.ok() ? *after : kPause;
 }
 
 }  // namespace meshrun::rpc

@@ -1,5 +1,6 @@
 // Between absl::Status and grpc::Status: same codes, same text, and the typed detail that tells an
-// answer of a meshrun server from an error that gRPC made on the way. Nothing here reads messages.
+// answer of a meshrun server from an error that gRPC made on the way. Of messages only that of
+// NotRead is read.
 #pragma once
 
 #include <grpcpp/support/status.h>
@@ -24,12 +25,12 @@ absl::Status FromGrpc(const grpc::Status& status);
 v1::ErrorOrigin OriginOf(const absl::Status& status);
 v1::ErrorOrigin OriginOf(const grpc::Status& status);
 
-// What the message of a refusal begins with where a call is refused before its request is read:
-// gRPC carries no detail from there.
-inline constexpr std::string_view kNotRead = "not read: ";
+// RESOURCE_EXHAUSTED of a call that is refused before its request is read, as TryAgainLater of one
+// that was. gRPC carries no detail from there: the message has it all.
+absl::Status NotRead(std::string_view why, std::chrono::milliseconds after);
 
-// How long to wait before a call is repeated that did nothing: what the server says (RetryAfter),
-// or a moment where the request was not read. Absent: the call is not to be repeated for this.
+// How long to wait before a call is repeated that did nothing: what TryAgainLater or NotRead says.
+// Absent: the call is not to be repeated for this.
 std::optional<std::chrono::nanoseconds> WaitBeforeRepeating(const absl::Status& status);
 
 // Initial metadata that a server sends at once on a stream: its reader learns that it was reached,

@@ -11,6 +11,8 @@ namespace {
 
 TEST(StatusConversionTest, OnlyWhatDidNothingIsRepeated) {
   EXPECT_TRUE(WaitBeforeRepeating(absl::ResourceExhaustedError("not read: user bob")).has_value());
+  EXPECT_EQ(WaitBeforeRepeating(NotRead("user bob calls", std::chrono::milliseconds(1234))),
+            std::chrono::milliseconds(1234));
   // As gRPC says it, of a call that may have been carried out.
   const absl::Status too_large = absl::ResourceExhaustedError("Received message larger than max");
   EXPECT_FALSE(WaitBeforeRepeating(too_large).has_value());

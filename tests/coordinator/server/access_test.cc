@@ -274,6 +274,46 @@ TEST_F(AccessTest, ANodeHasSoManySessionsAtOnce) {
   for (const auto& context : contexts) context->TryCancel();
 }
 
+TEST_F(AccessTest, WhatIsTurnedAwayBeforeItIsLookedAtIsInTheAudit) {
+  const auto bob = ChannelOf(ours_.Sign("bob", {.roles = {"submit"}}));
+  const auto method_of = [](const std::string& name) {
+    return DescriptorPool::generated_pool()->FindMethodByName("meshrun.v1.JobService." + name);
+  };
+  v1::CancelJobRequest large;
+  large.set_job_id("train");
+  large.set_reason(std::string(1 << 20, 'x'));
+  EXPECT_EQ(Call(bob, *method_of("CancelJob"), large).error_code(),
+            grpc::StatusCode::INVALID_ARGUMENT);
+  // More than may be done in a second.
+  v1::GetJobRequest request;
+  request.set_job_id("train");
+  grpc::Status too_many;
+  for (int i = 0; i < 50'000 && too_many.error_code() != grpc::StatusCode::RESOURCE_EXHAUSTED; ++i)
+    too_many = Call(bob, *method_of("GetJob"), request);
+  ASSERT_EQ(too_many.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+  EXPECT_THAT(too_many.error_message(), HasSubstr("; try again in "));
+
+  const auto operates = ChannelOf(ours_.Sign("operator", {.roles = {"operate"}}));
+  const auto stub = v1::ClusterService::NewStub(operates);
+  std::map<int, v1::AuditRecord> of_bob;
+  EXPECT_TRUE(meshrun::testing::Eventually([&] {
+    grpc::ClientContext context;
+    rpc::SetTimeout(context, kPatience);
+    v1::ListAuditResponse response;
+    EXPECT_TRUE(stub->ListAudit(&context, {}, &response).ok());
+    for (const v1::AuditRecord& record : response.records()) {
+      if (record.actor() == "bob") of_bob.try_emplace(record.code(), record);
+    }
+    return of_bob.contains(3) && of_bob.contains(8);
+  }));
+  EXPECT_EQ(of_bob[3].method(), "CancelJob");
+  EXPECT_THAT(of_bob[3].message(), HasSubstr("reason"));
+  EXPECT_NE(of_bob[3].certificate(), "");
+  EXPECT_NE(of_bob[3].peer(), "");
+  EXPECT_EQ(of_bob[8].method(), "/meshrun.v1.JobService/GetJob");
+  EXPECT_EQ(of_bob[8].certificate(), of_bob[3].certificate());
+}
+
 TEST_F(AccessTest, AWorkerHasNothingToSayOfJobsThatRunElsewhere) {
   const auto operates = ChannelOf(ours_.Sign("operator", {.roles = {"operate"}}));
   GrpcWorker first(Worker("node1"), {.name = "node1"});

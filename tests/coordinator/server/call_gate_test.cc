@@ -4,10 +4,12 @@
 #include <gtest/gtest.h>
 
 #include "core/clock.h"
+#include "core/rpc/status_conversion.h"
 
 namespace meshrun::coordinator {
 namespace {
 
+using std::chrono::milliseconds;
 using std::chrono::seconds;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
@@ -59,6 +61,29 @@ TEST(CallGateTest, WhoWaitsForAnAnswerIsNotForgotten) {
   }
   gate.OnAnswer(User("bob"), 1);
   EXPECT_EQ(Admitted(gate, User("bob"), 9), 2);
+}
+
+TEST(CallGateTest, ARefusalSaysHowLongToWait) {
+  FakeClock clock;
+  CallGate gate({.most = 9,
+                 .largest = 1,
+                 .calls_per_second = 2,
+                 .calls_at_once = 1,
+                 .bytes_per_second = 1000,
+                 .bytes_at_once = 100},
+                clock, nullptr);
+  const auto waits = [&](const rpc::Identity& caller) {
+    return *rpc::WaitBeforeRepeating(gate.Admit(caller));
+  };
+  ASSERT_TRUE(gate.Admit(User("bob")).ok());
+  EXPECT_EQ(waits(User("bob")), milliseconds(500));
+  clock.Advance(milliseconds(400));
+  EXPECT_LE(waits(User("bob")), milliseconds(101));
+  clock.Advance(milliseconds(101));
+  EXPECT_TRUE(gate.Admit(User("bob")).ok());
+  ASSERT_TRUE(gate.Admit(User("ada")).ok());
+  gate.OnRequest(User("ada"), 400);
+  EXPECT_EQ(waits(User("ada")), milliseconds(300));
 }
 
 TEST(CallGateTest, ACertificateOfAllNodesHasNoLimits) {
