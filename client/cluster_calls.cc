@@ -58,10 +58,19 @@ absl::StatusOr<std::string> Client::Backup(uint64_t* term) {
 }
 
 absl::StatusOr<std::vector<v1::Node>> Client::ListNodes() {
-  v1::ListNodesResponse response;
-  MESHRUN_RETURN_IF_ERROR(impl_->Call(impl_->cluster, &v1::ClusterService::Stub::ListNodes,
-                                      v1::ListNodesRequest(), &response));
-  return std::vector<v1::Node>(response.nodes().begin(), response.nodes().end());
+  constexpr uint32_t kPage = 1000;
+  std::vector<v1::Node> nodes;
+  v1::ListNodesRequest request;
+  request.set_page_size(kPage);
+  do {
+    v1::ListNodesResponse response;
+    MESHRUN_RETURN_IF_ERROR(
+        impl_->Call(impl_->cluster, &v1::ClusterService::Stub::ListNodes, request, &response));
+    nodes.insert(nodes.end(), std::make_move_iterator(response.mutable_nodes()->begin()),
+                 std::make_move_iterator(response.mutable_nodes()->end()));
+    request.set_page_token(response.next_page_token());
+  } while (!request.page_token().empty());
+  return nodes;
 }
 
 absl::StatusOr<v1::Job> Client::Signal(const std::string& job_id, int signal,

@@ -33,6 +33,9 @@ using meshrun::coordinator::AuditFile;
 using meshrun::coordinator::Server;
 using meshrun::coordinator::SqliteStateStore;
 
+// A user's largest job and some more.
+constexpr uint64_t kLeastJobBytes = 16u << 20;
+
 constexpr char kFooter[] = R"(Examples:
   One machine and one user, on a Unix socket of that user, state kept across restarts:
     meshrun-coordinator --state-dir ~/meshrun-coordinator
@@ -78,6 +81,7 @@ struct Flags {
   bool restored = false;
   std::string keep_jobs_for;
   std::string keep_jobs_at_least = "10m";
+  std::string keep_job_bytes = "512MiB";
   std::string keep_lost_nodes = "24h";
   uint32_t quarantine_after = 5;
   uint32_t quarantine_refusals = 3;
@@ -122,6 +126,13 @@ absl::StatusOr<meshrun::v1::Retention> RetentionOf(const Flags& flags) {
   retention.set_ended_jobs(flags.keep_jobs);
   retention.set_usage_records(flags.keep_usage);
   retention.set_audit_records(flags.keep_audit);
+  const auto bytes = meshrun::ParseBytes(flags.keep_job_bytes);
+  if (!bytes.ok()) return meshrun::Annotate(bytes.status(), "--keep-job-bytes");
+  if (*bytes < kLeastJobBytes) {
+    return absl::InvalidArgumentError(
+        fmt::format("--keep-job-bytes: {} or more", meshrun::FormatBytes(kLeastJobBytes)));
+  }
+  retention.set_job_bytes(*bytes);
   if (!flags.keep_jobs_for.empty()) {
     const auto age = meshrun::ParseDuration(flags.keep_jobs_for);
     if (!age.ok()) return meshrun::Annotate(age.status(), "--keep-jobs-for");
@@ -292,6 +303,10 @@ int main(int argc, char** argv) {
                  "Forget a job so long after its end (default: never for its age)");
   app.add_option("--keep-jobs-at-least", flags.keep_jobs_at_least,
                  "Forget no job earlier, so that a late retry of its submit finds it")
+      ->capture_default_str();
+  app.add_option("--keep-job-bytes", flags.keep_job_bytes,
+                 "Memory for queued, running and ended jobs in all, of which a user's may take "
+                 "half of what the others leave")
       ->capture_default_str();
   app.add_option("--keep-lost-nodes", flags.keep_lost_nodes,
                  "Forget a lost node after so long; `meshrun node rm` does it at once")

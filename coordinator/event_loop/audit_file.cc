@@ -38,6 +38,7 @@ absl::StatusOr<std::unique_ptr<AuditFile>> AuditFile::Open(
   std::unique_ptr<AuditFile> file(new AuditFile(std::move(path), std::move(on_problem)));
   MESHRUN_RETURN_IF_ERROR(file->OpenFile());
   MESHRUN_RETURN_IF_ERROR(file->FindLast());
+  file->is_new_ = file->last_ == 0;
   return file;
 }
 
@@ -76,16 +77,19 @@ absl::Status AuditFile::FindLast() {
   return absl::OkStatus();
 }
 
-void AuditFile::CatchUp(const std::vector<v1::StateRow>& rows) {
-  if (last_ != 0) return Write(rows);
-  for (const v1::StateRow& row : rows) {
+void AuditFile::CatchUp(const Rows& part) {
+  if (!is_new_) return WriteRecords(part);
+  for (const v1::StateRow& row : part) {
     v1::AuditRecord record;
     if (row.table() == v1::STATE_TABLE_AUDIT && record.ParseFromString(row.value()))
       last_ = std::max(last_, record.sequence());
   }
 }
 
-void AuditFile::Write(const std::vector<v1::StateRow>& rows) {
+void AuditFile::Write(const std::vector<v1::StateRow>& rows) { WriteRecords(rows); }
+
+template <typename Range>
+void AuditFile::WriteRecords(const Range& rows) {
   for (const v1::StateRow& row : rows) {
     v1::AuditRecord record;
     if (row.table() != v1::STATE_TABLE_AUDIT || row.erased() ||

@@ -28,8 +28,9 @@ class AuditFile {
   static absl::StatusOr<std::unique_ptr<AuditFile>> Open(
       std::string path, std::function<void(const std::string&)> on_problem);
 
-  // `rows`: the whole state, at a start.
-  void CatchUp(const std::vector<v1::StateRow>& rows);
+  using Rows = google::protobuf::RepeatedPtrField<v1::StateRow>;
+  // The whole state at a start, part by part.
+  void CatchUp(const Rows& part);
   // Sequence of the last line; 0: there is none yet.
   uint64_t last() const { return last_; }
   // Appends those of the rows that are records of the audit, and that the file lacks.
@@ -43,6 +44,8 @@ class AuditFile {
   absl::Status OpenFile();
   absl::Status FindLast();
   absl::Status Flush();
+  template <typename Range>
+  void WriteRecords(const Range& rows);
 
   const std::string path_;
   const std::function<void(const std::string&)> on_problem_;
@@ -50,6 +53,8 @@ class AuditFile {
   std::atomic<bool> reopen_{false};
   // Sequence of the last line, and lines that could not be written.
   uint64_t last_ = 0;
+  // It had no line when it was opened.
+  bool is_new_ = false;
   std::string pending_;
   bool is_broken_ = false;
 };

@@ -192,7 +192,7 @@ SteadyNanos EventLoop::WakeAt() const {
     const SteadyNanos slow_from = work_began_ + kSlowCommit;
     return std::min(wake, now < slow_from ? slow_from : work_began_ + options_.read_only_after);
   }
-  const auto deadline = machine_.NextDeadline();
+  const auto deadline = machine_->NextDeadline();
   return deadline ? std::min(wake, *deadline + SteadyNanos(stood_still_.load())) : wake;
 }
 
@@ -260,18 +260,21 @@ EventLoop::Batch EventLoop::TakeBatch() {
   return batch;
 }
 
-Actions EventLoop::StepBatch(StateMachine& machine, Batch& batch) {
+void EventLoop::AddTo(std::string* record, const v1::StateEvent& event) const {
+  if (!record_.is_open()) return;
+  std::ostringstream bytes;
+  google::protobuf::util::SerializeDelimitedToOstream(WithoutValues(event), &bytes);
+  *record += bytes.str();
+}
+
+Actions EventLoop::StepBatch(Batch& batch) {
   batch.back().set_end_of_batch(true);
   Actions all;
   Costs costs;
   for (const v1::StateEvent& event : batch) {
-    if (record_.is_open() && &machine == &machine_) {
-      std::ostringstream bytes;
-      google::protobuf::util::SerializeDelimitedToOstream(WithoutValues(event), &bytes);
-      unrecorded_ += bytes.str();
-    }
+    AddTo(&unrecorded_, event);
     const auto began = std::chrono::steady_clock::now();
-    Actions actions = machine.Step(event);
+    Actions actions = machine_->Step(event);
     const SteadyNanos took = std::chrono::steady_clock::now() - began;
     WarnIfSlow(event, took);
     if (options_.sender_limits) costs.emplace_back(Senders::EventOf(event, 0), took);
@@ -300,7 +303,7 @@ void EventLoop::Process(Batch batch) {
     tick.mutable_tick();
     batch.push_back(Stamped(std::move(tick)));
   }
-  Actions actions = StepBatch(machine_, batch);
+  Actions actions = StepBatch(batch);
   // Answers to heartbeats show nothing of the state.
   const auto first_answer =
       std::stable_partition(actions.list.begin(), actions.list.end(), [](const Action& action) {

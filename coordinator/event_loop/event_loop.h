@@ -117,10 +117,19 @@ class EventLoop {
   enum class Mode { kWriting, kHung, kFailed };
   enum class Work { kNone, kCommit, kProbe, kRestore };
 
+  // A state machine with what the store has.
+  struct Loaded {
+    std::unique_ptr<StateMachine> machine;
+    // Those of its start.
+    Actions actions;
+    int64_t now_nanos = 0;
+    // Its events, as they are recorded.
+    std::string record;
+  };
   // What a piece of work on a StoreThread leaves.
   struct Outcome {
     absl::Status status;
-    std::vector<v1::StateRow> rows;
+    Loaded loaded;
   };
 
   // event_loop.cc
@@ -136,7 +145,9 @@ class EventLoop {
   void Release();
   void StandStill(SteadyNanos took);
   // Steps all, the last one as the end of the batch, and keeps their bytes for the record.
-  Actions StepBatch(StateMachine& machine, Batch& batch);
+  Actions StepBatch(Batch& batch);
+  // Appends the event to what is recorded, if anything is.
+  void AddTo(std::string* record, const v1::StateEvent& event) const;
   using Costs = std::vector<std::pair<Senders::Event, SteadyNanos>>;
   // The senders of what was stepped, and how long each took.
   void Charge(const Costs& costs);
@@ -149,7 +160,12 @@ class EventLoop {
   void Poke();
 
   // restore.cc
-  v1::StateEvent RestoreEvent(std::vector<v1::StateRow> rows) const;
+  // Without rows.
+  v1::StateEvent RestoreEvent() const;
+  // Reads the store part by part, so that its rows need no memory beside the state machine's. Any
+  // thread. `restored`: as RestoreEvent's. `on_part`: called with the rows of each; may be null.
+  absl::StatusOr<Loaded> Load(bool restored,
+                              const std::function<void(const v1::RestoreEvent&)>& on_part) const;
   absl::Status Restore();
   // What BeginAnew says.
   void Begin(const BeginAnew& anew);
@@ -172,7 +188,8 @@ class EventLoop {
   void OnProbed(Outcome& outcome);
 
   const Options options_;
-  StateMachine machine_;
+  // Never null.
+  std::unique_ptr<StateMachine> machine_ = std::make_unique<StateMachine>();
   // Rises on the loop's thread, while no commit is under way.
   std::atomic<uint64_t> term_{0};
   bool restored_ = false;

@@ -114,9 +114,9 @@ void EventLoop::LoadView() {
   load_began_ = options_.clock.SteadyNow();
   loaded_ = std::make_shared<Outcome>();
   loads_.Begin([this, loaded = loaded_.get()] {
-    auto rows = options_.store.Load();
-    loaded->status = rows.status();
-    if (rows.ok()) loaded->rows = *std::move(rows);
+    auto state = Load(/*restored=*/false, nullptr);
+    loaded->status = state.status();
+    if (state.ok()) loaded->loaded = *std::move(state);
   });
 }
 
@@ -130,11 +130,8 @@ void EventLoop::OnViewLoaded() {
   }
   if (loaded->status.ok()) {
     // Its rows stay unwritten.
-    view_ = std::make_unique<StateMachine>();
-    Batch batch;
-    batch.push_back(RestoreEvent(std::move(loaded->rows)));
-    frozen_now_nanos_ = batch.back().now_nanos();
-    if (!StepBatch(*view_, batch).damage.ok()) view_.reset();
+    view_ = std::move(loaded->loaded.machine);
+    frozen_now_nanos_ = loaded->loaded.now_nanos;
   }
   if (view_ == nullptr) RefuseWaitingReads();
   for (v1::StateEvent& event : std::exchange(waiting_reads_, {})) AnswerRead(std::move(event));
@@ -151,28 +148,25 @@ void EventLoop::BeginProbe() {
   work_ = Work::kProbe;
   work_began_ = options_.clock.SteadyNow();
   outcome_ = std::make_shared<Outcome>();
-  commits_.Begin([this, outcome = outcome_.get()] {
+  commits_.Begin([this, restored = restored_, outcome = outcome_.get()] {
     outcome->status = options_.store.Commit(term_, {TermRow(term_)});
     if (!outcome->status.ok()) return;
-    auto rows = options_.store.Load();
-    outcome->status = rows.status();
-    if (rows.ok()) outcome->rows = *std::move(rows);
+    auto state = Load(restored, nullptr);
+    if (state.ok()) {
+      outcome->loaded = *std::move(state);
+    } else {
+      log::Error("still read-only", {{"why", state.status()}});
+      outcome->status = state.status();
+    }
   });
 }
 
 void EventLoop::OnProbed(Outcome& outcome) {
   if (!outcome.status.ok()) return;
-  Batch batch;
-  batch.push_back(RestoreEvent(std::move(outcome.rows)));
-  batch.back().mutable_restore()->set_restored(restored_);
-  unrecorded_.clear();
-  Actions actions = StepBatch(machine_, batch);
-  if (!actions.damage.ok()) {
-    log::Error("still read-only", {{"why", actions.damage}});
-    return;
-  }
-  unreleased_ = std::move(actions.list);
-  BeginCommit(Work::kRestore, std::move(actions.rows));
+  machine_ = std::move(outcome.loaded.machine);
+  unrecorded_ = std::move(outcome.loaded.record);
+  unreleased_ = std::move(outcome.loaded.actions.list);
+  BeginCommit(Work::kRestore, std::move(outcome.loaded.actions.rows));
 }
 
 void EventLoop::LeaveReadOnly() {

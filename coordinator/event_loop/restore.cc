@@ -12,10 +12,12 @@ namespace meshrun::coordinator {
 namespace {
 
 constexpr int kClusterIdLength = 20;
+// So much of the rows is in memory at once, about.
+constexpr size_t kPartBytes = 4u << 20;
 
 }  // namespace
 
-v1::StateEvent EventLoop::RestoreEvent(std::vector<v1::StateRow> rows) const {
+v1::StateEvent EventLoop::RestoreEvent() const {
   v1::StateEvent event;
   v1::RestoreEvent& restore = *event.mutable_restore();
   restore.set_term(term_);
@@ -24,26 +26,58 @@ v1::StateEvent EventLoop::RestoreEvent(std::vector<v1::StateRow> rows) const {
   *restore.mutable_heartbeat_interval() = ToProtoDuration(options_.heartbeat);
   *restore.mutable_retention() = options_.retention;
   *restore.mutable_quarantine() = options_.quarantine;
-  {
-    MutexLock lock(policy_mu_);
-    *restore.mutable_policy() = policy_;
-  }
-  if (options_.audit_file != nullptr) restore.set_audit_file_has(audit_file_had_);
-  // Moved: the rows can be most of what there is memory for.
-  restore.mutable_rows()->Reserve(static_cast<int>(rows.size()));
-  for (v1::StateRow& row : rows) *restore.add_rows() = std::move(row);
-  rows = {};
-  return Stamped(std::move(event));
+  MutexLock lock(policy_mu_);
+  *restore.mutable_policy() = policy_;
+  return event;
+}
+
+absl::StatusOr<EventLoop::Loaded> EventLoop::Load(
+    bool restored, const std::function<void(const v1::RestoreEvent&)>& on_part) const {
+  Loaded out;
+  out.machine = std::make_unique<StateMachine>();
+  v1::StateEvent event = RestoreEvent();
+  v1::RestoreEvent& restore = *event.mutable_restore();
+  restore.set_restored(restored);
+  const auto step = [&](bool more) {
+    restore.set_more(more);
+    event.set_end_of_batch(!more);
+    if (on_part != nullptr) on_part(restore);
+    if (!more && options_.audit_file != nullptr) restore.set_audit_file_has(audit_file_had_);
+    event = Stamped(std::move(event));
+    AddTo(&out.record, event);
+    Actions actions = out.machine->Step(event);
+    out.now_nanos = event.now_nanos();
+    out.actions.damage.Update(actions.damage);
+    out.actions.rows = std::move(actions.rows);
+    out.actions.list.insert(out.actions.list.end(), std::make_move_iterator(actions.list.begin()),
+                            std::make_move_iterator(actions.list.end()));
+    restore.clear_rows();
+    restore.set_part(restore.part() + 1);
+  };
+  size_t bytes = 0;
+  MESHRUN_RETURN_IF_ERROR(options_.store.ForEachRow([&](v1::StateRow row) {
+    bytes += row.value().size();
+    *restore.add_rows() = std::move(row);
+    if (bytes >= kPartBytes) {
+      step(/*more=*/true);
+      bytes = 0;
+    }
+    return out.actions.damage.ok();
+  }));
+  if (out.actions.damage.ok()) step(/*more=*/false);
+  MESHRUN_RETURN_IF_ERROR(out.actions.damage);
+  return out;
 }
 
 absl::Status EventLoop::FindClusterId() {
-  MESHRUN_ASSIGN_OR_RETURN(const std::vector<v1::StateRow> rows, options_.store.Load());
   v1::StateRow row;
   row.set_table(v1::STATE_TABLE_META);
   row.set_key("cluster_id");
-  for (const v1::StateRow& known : rows) {
+  MESHRUN_RETURN_IF_ERROR(options_.store.ForEachRow([&](const v1::StateRow& known) {
     if (known.table() == row.table() && known.key() == row.key()) cluster_id_ = known.value();
-  }
+    // The first table.
+    return known.table() == row.table();
+  }));
   if (!cluster_id_.empty()) return absl::OkStatus();
   RandomIdSource ids;
   cluster_id_ = ids.Suffix(kClusterIdLength);
@@ -52,26 +86,19 @@ absl::Status EventLoop::FindClusterId() {
 }
 
 absl::Status EventLoop::Restore() {
-  MESHRUN_ASSIGN_OR_RETURN(std::vector<v1::StateRow> rows, options_.store.Load());
-  if (restored_) {
-    // A row that cannot be read is told before the roll call writes beside it.
-    StateMachine unused;
-    Batch whole;
-    whole.push_back(RestoreEvent(rows));
-    MESHRUN_RETURN_IF_ERROR(StepBatch(unused, whole).damage);
-  }
-  if (options_.audit_file != nullptr && !std::exchange(audit_file_is_read_, true)) {
-    options_.audit_file->CatchUp(rows);
-    audit_file_had_ = options_.audit_file->last();
-  }
-  Batch batch;
-  batch.push_back(RestoreEvent(std::move(rows)));
-  batch.back().mutable_restore()->set_restored(restored_);
-  Actions actions = StepBatch(machine_, batch);
-  MESHRUN_RETURN_IF_ERROR(actions.damage);
-  MESHRUN_RETURN_IF_ERROR(options_.store.Commit(term_, actions.rows));
-  if (!machine_.outdated().empty()) log::Error(machine_.outdated());
-  record_ << std::exchange(unrecorded_, {}) << std::flush;
+  // A row that cannot be read is told before the roll call writes beside it.
+  if (restored_) MESHRUN_RETURN_IF_ERROR(Load(/*restored=*/false, nullptr).status());
+  const bool catches_up =
+      options_.audit_file != nullptr && !std::exchange(audit_file_is_read_, true);
+  MESHRUN_ASSIGN_OR_RETURN(Loaded loaded, Load(restored_, [&](const v1::RestoreEvent& part) {
+                             if (!catches_up) return;
+                             options_.audit_file->CatchUp(part.rows());
+                             audit_file_had_ = options_.audit_file->last();
+                           }));
+  machine_ = std::move(loaded.machine);
+  MESHRUN_RETURN_IF_ERROR(options_.store.Commit(term_, loaded.actions.rows));
+  if (!machine_->outdated().empty()) log::Error(machine_->outdated());
+  record_ << std::exchange(unrecorded_, {}) << loaded.record << std::flush;
   return absl::OkStatus();
 }
 

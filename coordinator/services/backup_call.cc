@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <stdlib.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cerrno>
 #include <filesystem>
@@ -23,6 +24,7 @@ namespace meshrun::coordinator {
 namespace {
 
 constexpr size_t kChunkBytes = 256u << 10;
+constexpr size_t kTransactionBytes = 16u << 20;
 
 // A directory that ends with the object. The state holds what users hide from each other.
 class PrivateDirectory {
@@ -75,30 +77,54 @@ class BackupCall : public grpc::ServerWriteReactor<v1::BackupResponse> {
     PrivateDirectory directory;
     MESHRUN_RETURN_IF_ERROR(directory.Make());
     const std::string state = directory.path() + "/state";
-    {
-      MESHRUN_ASSIGN_OR_RETURN(const std::vector<v1::StateRow> rows, shell_.store->Load());
-      MESHRUN_ASSIGN_OR_RETURN(const auto copy, SqliteStateStore::Open(state));
-      MESHRUN_RETURN_IF_ERROR(copy->Commit(/*term=*/0, rows));
-    }
+    MESHRUN_RETURN_IF_ERROR(Copy(state));
     // The copy's log is moved into its file at the close. Without room for that it stays beside it.
     std::error_code unused;
     if (std::filesystem::file_size(state + "/state.sqlite-wal", unused) > 0 && !unused)
       return absl::ResourceExhaustedError("there is no room for a copy of the state");
     const uintmax_t size = std::filesystem::file_size(state + "/state.sqlite", unused);
     std::ifstream file(state + "/state.sqlite", std::ios::binary);
-    std::string whole((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
-    if (whole.empty() || whole.size() != size)
-      return absl::InternalError("the copy of the state cannot be read");
-    for (size_t at = 0; at < whole.size(); at += kChunkBytes) {
+    Sha256Stream digest;
+    for (uintmax_t left = size; left > 0;) {
       v1::BackupResponse response;
-      response.set_data(whole.substr(at, kChunkBytes));
-      if (at + kChunkBytes >= whole.size()) {
-        response.set_sha256(Sha256(whole));
+      std::string& data = *response.mutable_data();
+      data.resize(std::min<uintmax_t>(left, kChunkBytes));
+      if (!file.read(data.data(), static_cast<std::streamsize>(data.size())))
+        return absl::InternalError("the copy of the state cannot be read");
+      digest.Add(data);
+      left -= data.size();
+      if (left == 0) {
+        response.set_sha256(digest.Finish());
         response.set_term(shell_.loop.term());
       }
       MESHRUN_RETURN_IF_ERROR(Write(std::move(response)));
     }
     return absl::OkStatus();
+  }
+
+  // The state as it is now, into a new directory, in transactions of a bounded size. The term comes
+  // last: it tells who may write.
+  absl::Status Copy(const std::string& directory) {
+    MESHRUN_ASSIGN_OR_RETURN(const auto copy, SqliteStateStore::Open(directory));
+    absl::Status status = absl::OkStatus();
+    std::vector<v1::StateRow> rows;
+    v1::StateRow term;
+    size_t bytes = 0;
+    MESHRUN_RETURN_IF_ERROR(shell_.store->ForEachRow([&](v1::StateRow row) {
+      if (row.table() == v1::STATE_TABLE_META && row.key() == TermRow(0).key()) {
+        term = std::move(row);
+        return true;
+      }
+      bytes += row.value().size();
+      rows.push_back(std::move(row));
+      if (bytes < kTransactionBytes) return true;
+      bytes = 0;
+      status = copy->Commit(/*term=*/0, std::exchange(rows, {}));
+      return status.ok();
+    }));
+    MESHRUN_RETURN_IF_ERROR(status);
+    rows.push_back(std::move(term));
+    return copy->Commit(/*term=*/0, rows);
   }
 
   absl::Status Write(v1::BackupResponse response) {

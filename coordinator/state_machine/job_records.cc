@@ -43,73 +43,78 @@ void JobTable::Index(Job& job) {
   if (job.ended()) ended_.insert({FromProto(job.view.finished_at()), sequence});
 }
 
-void JobTable::Restore(const std::vector<v1::StateRow>& rows) {
-  for (const v1::StateRow& row : rows) {
-    if (row.table() == v1::STATE_TABLE_JOBS) {
-      v1::JobRecord record;
-      if (!record.ParseFromString(row.value()) || record.job().job_id() != row.key()) {
-        context_.Damaged(row);
-        continue;
-      }
-      Job& job = jobs_[row.key()];
-      if (record.has_held_time()) context_.held_times.Restore(row.key(), record.held_time());
-      TakeRecord(job, std::move(record));
-      Index(job);
-    } else if (row.table() == v1::STATE_TABLE_USAGE) {
-      usage_.Restore(context_, row);
-    } else if (row.table() == v1::STATE_TABLE_WORLDS) {
-      auto world = std::make_shared<v1::World>();
-      const auto key = ParseGenerationKey(row.key());
-      if (!world->ParseFromString(row.value()) || !key.has_value()) {
-        context_.Damaged(row);
-      } else if (Job* job = Find(key->job_id); job != nullptr) {
-        job->worlds[key->generation] = std::move(world);
-      }
-    } else if (row.table() == v1::STATE_TABLE_MEMBERS) {
-      // In the order of keys, so by node rank.
-      v1::MemberRecord record;
-      const auto key = ParseGenerationKey(row.key());
-      const auto node_rank =
-          key.has_value() ? ParseInteger<size_t>(key->rest) : std::optional<size_t>();
-      if (!record.ParseFromString(row.value()) || !node_rank.has_value()) {
-        context_.Damaged(row);
-        continue;
-      }
-      Job* job = Find(key->job_id);
-      if (job == nullptr) continue;
-      if (record.leaving()) {
-        LeavingMember& leaving = job->leaving.emplace_back();
-        leaving.generation = key->generation;
-        leaving.node_rank = *node_rank;
-        leaving.stuck = record.stuck();
-        leaving.exited = record.exited();
-        if (record.has_stop_by()) {
-          leaving.stop_by = context_.now + (FromProto(record.stop_by()) - context_.wall);
-        }
-        leaving.member.node_id = record.node_id();
-        leaving.member.slots = record.slots();
-        leaving.member.memory_bytes = record.memory_bytes();
-        leaving.member.gpus.assign(record.gpus().begin(), record.gpus().end());
-        leaving.member.ended = true;
-      }
-      if (key->generation != job->view.generation()) continue;
-      Member& member = job->members.emplace_back();
-      member.node_id = record.node_id();
-      job->member_by_node[member.node_id] = job->members.size() - 1;
-      member.first_rank = job->view.ranks_size();
-      member.rank_count = record.ranks_size();
-      member.slots = record.slots();
-      member.memory_bytes = record.memory_bytes();
-      member.prepared = true;
-      member.ended = record.ended();
-      member.newcomer = record.newcomer();
-      for (v1::RankStatus& rank : *record.mutable_ranks()) {
-        for (const uint32_t gpu : rank.assignment().gpus()) member.gpus.push_back(gpu);
-        *job->view.add_ranks() = std::move(rank);
-      }
-      if (!member.ended) ++job->members_alive;
+void JobTable::Restore(const v1::StateRow& row) {
+  if (row.table() == v1::STATE_TABLE_JOBS) {
+    v1::JobRecord record;
+    if (!record.ParseFromString(row.value()) || record.job().job_id() != row.key()) {
+      context_.Damaged(row);
+      return;
     }
+    Job& job = jobs_[row.key()];
+    if (record.has_held_time()) context_.held_times.Restore(row.key(), record.held_time());
+    TakeRecord(job, std::move(record));
+    Index(job);
+  } else if (row.table() == v1::STATE_TABLE_USAGE) {
+    usage_.Restore(context_, row);
+  } else if (row.table() == v1::STATE_TABLE_WORLDS) {
+    auto world = std::make_shared<v1::World>();
+    const auto key = ParseGenerationKey(row.key());
+    if (!world->ParseFromString(row.value()) || !key.has_value()) {
+      context_.Damaged(row);
+    } else if (Job* job = Find(key->job_id); job != nullptr) {
+      job->worlds[key->generation] = std::move(world);
+    }
+  } else if (row.table() == v1::STATE_TABLE_MEMBERS) {
+    RestoreMember(row);
   }
+}
+
+// In the order of keys, so by node rank.
+void JobTable::RestoreMember(const v1::StateRow& row) {
+  v1::MemberRecord record;
+  const auto key = ParseGenerationKey(row.key());
+  const auto node_rank =
+      key.has_value() ? ParseInteger<size_t>(key->rest) : std::optional<size_t>();
+  if (!record.ParseFromString(row.value()) || !node_rank.has_value()) {
+    context_.Damaged(row);
+    return;
+  }
+  Job* job = Find(key->job_id);
+  if (job == nullptr) return;
+  if (record.leaving()) {
+    LeavingMember& leaving = job->leaving.emplace_back();
+    leaving.generation = key->generation;
+    leaving.node_rank = *node_rank;
+    leaving.stuck = record.stuck();
+    leaving.exited = record.exited();
+    if (record.has_stop_by()) {
+      leaving.stop_by = context_.now + (FromProto(record.stop_by()) - context_.wall);
+    }
+    leaving.member.node_id = record.node_id();
+    leaving.member.slots = record.slots();
+    leaving.member.memory_bytes = record.memory_bytes();
+    leaving.member.gpus.assign(record.gpus().begin(), record.gpus().end());
+    leaving.member.ended = true;
+  }
+  if (key->generation != job->view.generation()) return;
+  Member& member = job->members.emplace_back();
+  member.node_id = record.node_id();
+  job->member_by_node[member.node_id] = job->members.size() - 1;
+  member.first_rank = job->view.ranks_size();
+  member.rank_count = record.ranks_size();
+  member.slots = record.slots();
+  member.memory_bytes = record.memory_bytes();
+  member.prepared = true;
+  member.ended = record.ended();
+  member.newcomer = record.newcomer();
+  for (v1::RankStatus& rank : *record.mutable_ranks()) {
+    for (const uint32_t gpu : rank.assignment().gpus()) member.gpus.push_back(gpu);
+    *job->view.add_ranks() = std::move(rank);
+  }
+  if (!member.ended) ++job->members_alive;
+}
+
+void JobTable::OnRestored() {
   std::map<int32_t, uint64_t> earliest;
   for (const auto& [id, job] : jobs_) {
     if (!job.queued() || !job.turn().has_value()) continue;
@@ -129,6 +134,7 @@ void JobTable::Restore(const std::vector<v1::StateRow>& rows) {
   for (const auto& [sequence, known] : by_sequence_) {
     Job& job = *known;
     job.members_prepared = job.members.size();
+    CountBytes(job);
     const JobPhase phase = job.phase();
     if (job.ended()) continue;
     if (!job.record.has_gpus_per_proc() && job.view.has_started_at() && job.view.ranks_size() > 0) {
@@ -244,7 +250,8 @@ void JobTable::ForgetEnded() {
     const bool too_young =
         std::max(ended_at, context_.started_at) + FromProto(keep.ended_job_least_age()) >
         context_.wall;
-    if ((ended_.size() <= keep.ended_jobs() || too_young) && !too_old) return;
+    const bool too_many = ended_.size() > keep.ended_jobs() || kept_.IsCrowded(keep.job_bytes());
+    if ((!too_many || too_young) && !too_old) return;
     const Job& job = *by_sequence_.at(sequence);
     const std::string id = job.id();
     if (!job.leaving.empty()) {
@@ -260,6 +267,7 @@ void JobTable::ForgetEnded() {
     }
     context_.Erase(v1::STATE_TABLE_JOBS, id);
     context_.private_jobs.erase(id);
+    kept_.Change(job.view.submitter(), job.kept_bytes, 0);
     by_request_.erase(job.record.request_id());
     by_sequence_.erase(sequence);
     jobs_.erase(id);

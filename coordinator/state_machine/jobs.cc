@@ -113,7 +113,19 @@ Job& JobTable::AddOne(const std::string& id, const v1::JobSpec& spec) {
   if (spec.private_()) context_.private_jobs[id] = context_.user;
   context_.Record("JobSubmitted", id, "", "submitted");
   by_sequence_[job.record.submit_sequence()] = &job;
+  CountBytes(job);
   return job;
+}
+
+absl::Status JobTable::CheckRoom(const v1::JobSpec& spec, size_t jobs) const {
+  return kept_.CheckRoom(context_.user, jobs * KeptJobs::BytesOf(spec, {}, 0),
+                         context_.retention.job_bytes());
+}
+
+void JobTable::CountBytes(Job& job) {
+  const int ranks = job.ended() ? job.view.ranks_size() : 0;
+  const size_t bytes = KeptJobs::BytesOf(job.view.spec(), job.record, ranks);
+  kept_.Change(job.view.submitter(), std::exchange(job.kept_bytes, bytes), bytes);
 }
 
 std::vector<Job*> JobTable::OfArray(const std::string& array_id) {
@@ -222,6 +234,9 @@ void JobTable::Enter(Job& job, JobPhase phase, std::string reason) {
     usage_.Append(context_, context_.retention.usage_records(),
                   UsageOf(job, context_.held_times.Of(job.id(), context_.wall)));
     context_.held_times.Forget(job.id());
+    if (kept_.IsShortened(job.view.submitter(), job.kept_bytes))
+      Shorten(job.view.mutable_spec(), &job.record);
+    CountBytes(job);
   }
 }
 

@@ -16,6 +16,7 @@
 #include "coordinator/state_machine/context.h"
 #include "coordinator/state_machine/deadline_index.h"
 #include "coordinator/state_machine/job_phase.h"
+#include "coordinator/state_machine/kept_jobs.h"
 #include "coordinator/state_machine/placement.h"
 #include "coordinator/state_machine/queue_index.h"
 #include "coordinator/state_machine/quotas.h"
@@ -92,8 +93,9 @@ struct Job {
   // Ranks that stand still.
   std::set<int> quiesced;
   Curve curve;
-  // What it counts as in the quotas.
+  // What it counts as in the quotas, and in KeptJobs.
   Quotas::Share counted;
+  size_t kept_bytes = 0;
 
   Job() { record.set_progress_step(-1); }
 
@@ -257,6 +259,8 @@ class JobTable {
   const Quotas& quotas() const { return quotas_; }
   using UsageLog = RowLog<v1::UsageRecord, &v1::UsageRecord::finished_at>;
   const UsageLog& usage() const { return usage_; }
+  // RESOURCE_EXHAUSTED: so many more jobs of the caller's would be too much to keep.
+  absl::Status CheckRoom(const v1::JobSpec& spec, size_t jobs) const;
   // Whose quotas the job counts in.
   std::vector<PolicyScope> ScopesOf(const Job& job) const;
   // The policy has changed.
@@ -293,8 +297,10 @@ class JobTable {
   void RemoveWatcher(uint64_t call_id) { watchers_.Remove(call_id); }
   std::optional<SteadyNanos> NextTelling() const { return watchers_.NextDeadline(); }
 
-  // Rows that cannot be read are Context::Damaged.
-  void Restore(const std::vector<v1::StateRow>& rows);
+  // Takes its rows in the order of the store; one that cannot be read is Context::Damaged.
+  void Restore(const v1::StateRow& row);
+  // All have come.
+  void OnRestored();
   // Rows of what changed, and one item to each watcher of it.
   void WriteChanged();
   // What the job's row holds now, without the job as people see it.
@@ -322,12 +328,14 @@ class JobTable {
   void IndexWaits(const Job& job);
   // What it counts as has changed.
   void Count(Job& job);
+  void CountBytes(Job& job);
   // It gets another turn when it is in the queue again.
   void ForgetTurn(Job& job);
   // Ended jobs that are too many or too old: those that ended first.
   void ForgetEnded();
   google::protobuf::Timestamp WallOf(SteadyNanos at) const;
   void TakeRecord(Job& job, v1::JobRecord record);
+  void RestoreMember(const v1::StateRow& row);
   void WriteJob(Job& job);
   void AddLeaving(const LeavingMember& leaving, v1::MemberRecord& record) const;
   void WriteMember(const Job& job, size_t index);
@@ -344,6 +352,7 @@ class JobTable {
   QueueIndex queue_;
   Turns turns_;
   Quotas quotas_;
+  KeptJobs kept_;
   UsageLog usage_{v1::STATE_TABLE_USAGE};
   RunClock run_clock_{context_};
   // When they ended, and their submit_sequence.

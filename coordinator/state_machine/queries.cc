@@ -68,8 +68,13 @@ void StateMachine::GetJob(uint64_t call_id, const v1::GetJobRequest& request) {
   v1::GetJobResponse response;
   const v1::Job& view = (*job)->view;
   const int first = std::clamp(request.first_rank(), 0, view.ranks_size());
-  const int count =
+  const int most =
       static_cast<int>(std::min(request.max_ranks() == 0 ? 2000u : request.max_ranks(), 1u << 20));
+  int count = 0;
+  for (size_t bytes = 0; count < std::min(most, view.ranks_size() - first); ++count) {
+    bytes += view.ranks(first + count).ByteSizeLong();
+    if (bytes > kPageBytes && count > 0) break;
+  }
   const bool may_see = MaySee(context, view);
   *response.mutable_job() = parts_->jobs.View(**job, /*with_ranks=*/false);
   parts_->jobs.AddRanks(**job, first, count, response.mutable_job());
@@ -237,14 +242,46 @@ void StateMachine::ListAudit(uint64_t call_id, const v1::ListAuditRequest& reque
   parts_->context.Reply(call_id, std::move(response));
 }
 
-void StateMachine::ListNodes(uint64_t call_id) {
-  v1::ListNodesResponse response;
+void StateMachine::ListNodes(uint64_t call_id, const v1::ListNodesRequest& request) {
+  // A page begins behind the last node of the one before, which may be gone.
+  using Place = std::pair<std::string_view, std::string_view>;
+  const auto place_of = [](const v1::Node* node) { return Place(node->name(), node->node_id()); };
+  const auto before = [](const Place& a, const Place& b) {
+    return a.first != b.first ? NaturalLess(a.first, b.first) : a.second < b.second;
+  };
+  // "LENGTH.NAMEID": both may have any characters.
+  const std::string_view token = request.page_token();
+  const size_t dot = std::min(token.find('.'), token.size());
+  const auto length = ParseInteger<size_t>(token.substr(0, dot));
+  if (!token.empty() && (!length || token.size() - dot <= *length)) {
+    parts_->context.Reply(call_id, absl::InvalidArgumentError(fmt::format(
+                                       "page_token: '{}' does not come from ListNodes", token)));
+    return;
+  }
+  const Place from = token.empty()
+                         ? Place()
+                         : Place(token.substr(dot + 1, *length), token.substr(dot + 1 + *length));
   std::vector<const v1::Node*> nodes;
-  for (const auto& [id, node] : parts_->nodes.all()) nodes.push_back(&node.record);
-  std::sort(nodes.begin(), nodes.end(), [](const v1::Node* a, const v1::Node* b) {
-    return a->name() != b->name() ? NaturalLess(a->name(), b->name()) : a->node_id() < b->node_id();
-  });
-  for (const v1::Node* node : nodes) *response.add_nodes() = *node;
+  for (const auto& [id, node] : parts_->nodes.all()) {
+    if (token.empty() || before(from, place_of(&node.record))) nodes.push_back(&node.record);
+  }
+  std::sort(nodes.begin(), nodes.end(),
+            [&](const v1::Node* a, const v1::Node* b) { return before(place_of(a), place_of(b)); });
+  v1::ListNodesResponse response;
+  const v1::Node* last = nullptr;
+  size_t bytes = 0;
+  for (const v1::Node* node : nodes) {
+    bytes += node->ByteSizeLong();
+    const bool is_full =
+        bytes > kPageBytes || static_cast<size_t>(response.nodes_size()) == request.page_size();
+    if (request.page_size() > 0 && last != nullptr && is_full) {
+      response.set_next_page_token(
+          fmt::format("{}.{}{}", last->name().size(), last->name(), last->node_id()));
+      break;
+    }
+    *response.add_nodes() = *node;
+    last = node;
+  }
   parts_->context.Reply(call_id, std::move(response));
 }
 

@@ -34,6 +34,11 @@ struct Running {
   }
 };
 
+bool IsOfAGeneration(v1::StateTable table) {
+  return table == v1::STATE_TABLE_MEMBERS || table == v1::STATE_TABLE_VALUES ||
+         table == v1::STATE_TABLE_REQUESTS;
+}
+
 // The copy as a table that is changed.
 class Table {
  public:
@@ -90,10 +95,6 @@ class Table {
   std::vector<v1::StateRow> changes;
 
  private:
-  static bool IsOfAGeneration(v1::StateTable table) {
-    return table == v1::STATE_TABLE_MEMBERS || table == v1::STATE_TABLE_VALUES ||
-           table == v1::STATE_TABLE_REQUESTS;
-  }
   uint64_t last_sequence_ = 0;
   std::map<GenerationKeyOf, std::vector<const v1::StateRow*>> of_generation_;
 };
@@ -295,6 +296,10 @@ void Present(const std::string& node_id, const RollCallNode& node, WallNanos wal
 }
 
 }  // namespace
+
+bool IsReconciled(v1::StateTable table) {
+  return table == v1::STATE_TABLE_JOBS || table == v1::STATE_TABLE_NODES || IsOfAGeneration(table);
+}
 
 RollCallResult Reconcile(const std::vector<v1::StateRow>& copy,
                          const std::map<std::string, RollCallNode>& nodes, WallNanos wall) {

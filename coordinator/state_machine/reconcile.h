@@ -27,6 +27,9 @@ struct RollCallResult {
   std::string summary;
 };
 
+// Rows that Reconcile looks at; of those of the ranks' store it needs the keys alone.
+bool IsReconciled(v1::StateTable table);
+
 // The copy after what the hosts have said. Pure. `wall`: now.
 RollCallResult Reconcile(const std::vector<v1::StateRow>& copy,
                          const std::map<std::string, RollCallNode>& nodes, WallNanos wall);

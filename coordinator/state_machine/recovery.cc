@@ -8,9 +8,13 @@
 #include "core/proto_time.h"
 #include "core/rank_exit.h"
 #include "core/text.h"
+#include "core/utf8.h"
 
 namespace meshrun::coordinator {
 namespace {
+
+// So much is kept of what a rank says that ended as a consequence.
+constexpr size_t kMostConsequenceBytes = 1000;
 
 // The rank whose process has ended, or -1.
 int RankOf(const Job& job, const Member& member, const v1::RankExit& exit) {
@@ -72,7 +76,11 @@ void Generations::TakeExit(Job& job, const Node& node, const v1::RankExit& exit)
     status.mutable_exit()->set_teardown(true);
   }
   // Lines of a consequence tell nothing, and thousands of them are many.
-  if (status.exit().teardown()) status.mutable_exit()->clear_last_lines();
+  if (status.exit().teardown()) {
+    status.mutable_exit()->clear_last_lines();
+    std::string& message = *status.mutable_exit()->mutable_error_message();
+    message.resize(Utf8Prefix(message, kMostConsequenceBytes).size());
+  }
   status.set_end(DescribeEnd(exit));
   const std::string text = RankEndSentence(exit, node.record.name());
   store_.OnRankGone(job, exit.rank(), text);

@@ -79,29 +79,33 @@ void RendezvousStore::Remember(const Job& job, std::string_view method,
 }
 
 void RendezvousStore::Keep(Generation& generation, const std::string& key, KeptAnswer answer) {
-  generation.answer_bytes += key.size() + answer.response.size();
-  held_ += key.size() + answer.response.size();
+  AddAnswerBytes(generation, Size(key, answer));
   const auto [it, is_new] = generation.answers.try_emplace(key);
   if (is_new) {
     generation.answer_order.push_back(key);
   } else {
-    generation.answer_bytes -= key.size() + it->second.response.size();
-    held_ -= key.size() + it->second.response.size();
+    AddAnswerBytes(generation, -Size(key, it->second));
   }
   it->second = std::move(answer);
 }
 
+void RendezvousStore::AddAnswerBytes(Generation& generation, ptrdiff_t bytes) {
+  generation.answer_bytes += static_cast<size_t>(bytes);
+  answers_held_ += static_cast<size_t>(bytes);
+}
+
 void RendezvousStore::DropOldAnswers(const Job& job) {
   Generation& generation = Of(job);
+  const size_t least =
+      kLeastAnswerBytes + kRankAnswerBytes * static_cast<size_t>(job.view.ranks_size());
+  const size_t share = ShareOf(kMaxAnswerBytes, answers_held_ - generation.answer_bytes, least);
   const std::string prefix = GenerationKey(job.id(), job.view.generation()) + "/";
-  while (generation.answer_order.size() > kMaxRequests ||
-         generation.answer_bytes > kMaxAnswerBytes) {
+  while (generation.answer_order.size() > kMaxRequests || generation.answer_bytes > share) {
     const auto oldest = generation.answers.find(generation.answer_order.front());
     if (!oldest->second.shares_row) {
       context_.Erase(v1::STATE_TABLE_REQUESTS, prefix + oldest->first);
     }
-    generation.answer_bytes -= oldest->first.size() + oldest->second.response.size();
-    held_ -= oldest->first.size() + oldest->second.response.size();
+    AddAnswerBytes(generation, -Size(oldest->first, oldest->second));
     generation.answers.erase(oldest);
     generation.answer_order.pop_front();
   }
@@ -114,13 +118,12 @@ absl::Status RendezvousStore::CheckRoom(const Generation& generation, const std:
         fmt::format("with key '{}' the generation would store {}, and {} are allowed", key,
                     FormatBytes(bytes), FormatBytes(kMaxGenerationBytes)));
   }
-  const size_t others = held_ - generation.bytes - generation.answer_bytes;
-  const size_t share = std::max(kLeastBytes, (kMaxBytes - std::min(others, kMaxBytes)) / 2);
-  const size_t own = bytes + generation.answer_bytes;
-  if (own <= share) return absl::OkStatus();
+  const size_t others = held_ - generation.bytes;
+  const size_t share = ShareOf(kMaxBytes, others, kLeastBytes);
+  if (bytes <= share) return absl::OkStatus();
   return absl::ResourceExhaustedError(fmt::format(
       "with key '{}' the generation would store {}, and {} are allowed while other jobs store {}",
-      key, FormatBytes(own), FormatBytes(share), FormatBytes(others)));
+      key, FormatBytes(bytes), FormatBytes(share), FormatBytes(others)));
 }
 
 absl::Status RendezvousStore::CheckValue(const std::string& key, size_t bytes) {
@@ -173,53 +176,51 @@ void RendezvousStore::EndGeneration(const Job& job, const std::string& why) {
   for (const auto& [key, answer] : generation.answers) {
     if (!answer.shares_row) context_.Erase(v1::STATE_TABLE_REQUESTS, prefix + key);
   }
-  held_ -= generation.bytes + generation.answer_bytes;
+  held_ -= generation.bytes;
+  answers_held_ -= generation.answer_bytes;
   generations_.erase(it);
 }
 
-void RendezvousStore::Restore(const std::vector<v1::StateRow>& rows) {
-  for (const v1::StateRow& row : rows) {
-    if (row.table() != v1::STATE_TABLE_VALUES && row.table() != v1::STATE_TABLE_REQUESTS) continue;
-    const auto key = ParseGenerationKey(row.key());
-    const bool is_request = row.table() == v1::STATE_TABLE_REQUESTS;
-    const bool is_chunk = !is_request && key.has_value() && key->rest.starts_with("n/") &&
-                          key->rest.size() > kChunkDigits + 3;
-    if (!key.has_value() || (!is_request && !is_chunk && !key->rest.starts_with("k/") &&
-                             !key->rest.starts_with("u/"))) {
-      context_.Damaged(row);
-      continue;
-    }
-    const std::string& rest = key->rest;
-    Generation& generation = generations_[key->job_id];
-    generation.number = key->generation;
-    if (is_request && rest.starts_with(kBarrierAnswers)) {
-      v1::BarrierPassed passed;
-      if (!passed.ParseFromString(row.value())) {
-        context_.Damaged(row);
-        continue;
-      }
-      Keep(generation, rest, {});
-      for (const std::string& id : passed.other_request_ids()) {
-        Keep(generation, kBarrierAnswers + id, {"", /*shares_row=*/true});
-      }
-      continue;
-    }
-    if (is_request) {
-      Keep(generation, rest, {row.value(), /*shares_row=*/false});
-      continue;
-    }
-    if (is_chunk) {
-      const std::string of = rest.substr(kChunkDigits + 3);
-      Generation::Chunks& chunks = generation.chunks[of];
-      ++chunks.count;
-      chunks.bytes += row.value().size();
-      generation.values[of] += row.value();
-      SetBytes(generation, generation.bytes + row.value().size());
-      continue;
-    }
-    (rest[0] == 'k' ? generation.values : generation.unique_ids)[rest.substr(2)] = row.value();
-    SetBytes(generation, generation.bytes + rest.size() - 2 + row.value().size());
+void RendezvousStore::Restore(const v1::StateRow& row) {
+  const auto key = ParseGenerationKey(row.key());
+  const bool is_request = row.table() == v1::STATE_TABLE_REQUESTS;
+  const bool is_chunk = !is_request && key.has_value() && key->rest.starts_with("n/") &&
+                        key->rest.size() > kChunkDigits + 3;
+  if (!key.has_value() ||
+      (!is_request && !is_chunk && !key->rest.starts_with("k/") && !key->rest.starts_with("u/"))) {
+    context_.Damaged(row);
+    return;
   }
+  const std::string& rest = key->rest;
+  Generation& generation = generations_[key->job_id];
+  generation.number = key->generation;
+  if (is_request && rest.starts_with(kBarrierAnswers)) {
+    v1::BarrierPassed passed;
+    if (!passed.ParseFromString(row.value())) {
+      context_.Damaged(row);
+      return;
+    }
+    Keep(generation, rest, {});
+    for (const std::string& id : passed.other_request_ids()) {
+      Keep(generation, kBarrierAnswers + id, {"", /*shares_row=*/true});
+    }
+    return;
+  }
+  if (is_request) {
+    Keep(generation, rest, {row.value(), /*shares_row=*/false});
+    return;
+  }
+  if (is_chunk) {
+    const std::string of = rest.substr(kChunkDigits + 3);
+    Generation::Chunks& chunks = generation.chunks[of];
+    ++chunks.count;
+    chunks.bytes += row.value().size();
+    generation.values[of] += row.value();
+    SetBytes(generation, generation.bytes + row.value().size());
+    return;
+  }
+  (rest[0] == 'k' ? generation.values : generation.unique_ids)[rest.substr(2)] = row.value();
+  SetBytes(generation, generation.bytes + rest.size() - 2 + row.value().size());
 }
 
 }  // namespace meshrun::coordinator

@@ -28,15 +28,19 @@ class RendezvousStore {
  public:
   static constexpr size_t kMaxValueBytes = 16u << 20;
   static constexpr size_t kMaxGenerationBytes = 256u << 20;
-  // What all jobs have, with the answers that are kept. A job may have half of what the others
-  // leave, and kLeastBytes always: so each has something, however much the others take, and a
-  // coordinator with 2 GiB can restart.
+  // What all jobs have, beside the answers that are kept. A job may have half of what the others
+  // leave, and kLeastBytes always (ShareOf): a coordinator with 2 GiB can restart.
   static constexpr size_t kMaxBytes = 512u << 20;
   static constexpr size_t kLeastBytes = 1u << 20;
   static constexpr size_t kMaxUniqueIdBytes = 64u << 10;
-  // Answers kept for retries, per generation, outside of the bytes above; the oldest go first.
+  // Answers kept for retries, per generation, the oldest of which go first; their bytes are as
+  // ShareOf says, with so many for each rank at least.
   static constexpr size_t kMaxRequests = 65'536;
   static constexpr size_t kMaxAnswerBytes = 64u << 20;
+  static constexpr size_t kLeastAnswerBytes = 64u << 10;
+  static constexpr size_t kRankAnswerBytes = 8u << 10;
+  // What an answer takes beside its key and itself, about.
+  static constexpr size_t kAnswerBytes = 256;
 
   RendezvousStore(Context& context, NodeTable& nodes, JobTable& jobs)
       : context_(context), nodes_(nodes), jobs_(jobs) {}
@@ -69,7 +73,8 @@ class RendezvousStore {
   void ExpireDue();
   std::optional<SteadyNanos> NextDeadline() const { return deadlines_.Next(); }
 
-  void Restore(const std::vector<v1::StateRow>& rows);
+  // Takes its rows in the order of the store.
+  void Restore(const v1::StateRow& row);
 
  private:
   struct Waiter {
@@ -97,6 +102,10 @@ class RendezvousStore {
     // Its row in the durable state is another answer's.
     bool shares_row = false;
   };
+  // What an answer takes, about.
+  static ptrdiff_t Size(const std::string& key, const KeptAnswer& answer) {
+    return static_cast<ptrdiff_t>(kAnswerBytes + key.size() + answer.response.size());
+  }
   struct Generation {
     uint64_t number = 0;
     std::map<std::string, std::string> values;
@@ -125,6 +134,9 @@ class RendezvousStore {
   // The row of a value's chunk: in the order of rows after all values, and each after the one
   // before.
   static std::string ChunkRowKey(const Job& job, std::string_view key, uint32_t number);
+  // What was kept of the call's answer; null: it is new.
+  const KeptAnswer* FindAnswer(const Job& job, std::string_view method,
+                               const std::string& request_id);
   // Answers a repeated call; false when it is new.
   template <typename Response>
   bool Repeat(uint64_t call_id, const Job& job, std::string_view method,
@@ -136,6 +148,8 @@ class RendezvousStore {
                 std::string response);
   void Keep(Generation& generation, const std::string& key, KeptAnswer answer);
   void DropOldAnswers(const Job& job);
+  // The generation's answers have so many bytes more, or fewer.
+  void AddAnswerBytes(Generation& generation, ptrdiff_t bytes);
 
   // RESOURCE_EXHAUSTED when the generation would hold more than it may with so many bytes.
   absl::Status CheckRoom(const Generation& generation, const std::string& key, size_t bytes) const;
@@ -172,8 +186,9 @@ class RendezvousStore {
   JobTable& jobs_;
   // By job_id: its current generation.
   std::map<std::string, Generation> generations_;
-  // What all of them have, with their answers.
+  // What all of them have, and their answers.
   size_t held_ = 0;
+  size_t answers_held_ = 0;
   std::map<uint64_t, Waiter> waiters_;
   // Where a call waits in a barrier, and for which ranks.
   struct BarrierPlace {

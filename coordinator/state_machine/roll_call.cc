@@ -20,19 +20,34 @@ constexpr std::chrono::seconds kLongest(60);
 constexpr uint64_t kMostTerms = uint64_t{1} << 32;
 constexpr size_t kLongestJobId = 128;
 
+v1::RestoreEvent WithoutRows(const v1::RestoreEvent& restore) {
+  v1::RestoreEvent out;
+  out.set_term(restore.term());
+  *out.mutable_lease() = restore.lease();
+  *out.mutable_heartbeat_interval() = restore.heartbeat_interval();
+  out.set_cluster_id(restore.cluster_id());
+  return out;
+}
+
 }  // namespace
 
 RollCall::RollCall(const v1::RestoreEvent& restore, SteadyNanos now)
-    : restore_(restore),
+    : restore_(WithoutRows(restore)),
       earliest_(now + FromProto(restore.lease()) + kToConnect),
       latest_(std::max<SteadyNanos>(earliest_, now + kLongest)),
-      highest_term_(restore.term()) {
-  for (const v1::StateRow& row : restore.rows()) {
+      highest_term_(restore.term()) {}
+
+void RollCall::Restore(const v1::RestoreEvent& part) {
+  for (const v1::StateRow& row : part.rows()) {
     v1::NodeRecord node;
     if (row.table() == v1::STATE_TABLE_NODES && node.ParseFromString(row.value()) &&
         node.node().state() != v1::NODE_STATE_LOST) {
       expected_.insert(row.key());
     }
+    if (!IsReconciled(row.table())) continue;
+    v1::StateRow& kept = copy_.emplace_back(row);
+    if (row.table() == v1::STATE_TABLE_VALUES || row.table() == v1::STATE_TABLE_REQUESTS)
+      kept.clear_value();
   }
 }
 
@@ -71,8 +86,7 @@ Actions RollCall::Step(const v1::StateEvent& event, absl::Status allowed) {
   }
   if (now < deadline() || !event.end_of_batch()) return actions;
   done_ = true;
-  RollCallResult result =
-      Reconcile({restore_.rows().begin(), restore_.rows().end()}, nodes_, FromProto(event.wall()));
+  RollCallResult result = Reconcile(copy_, nodes_, FromProto(event.wall()));
   actions.rows = std::move(result.rows);
   v1::StateRow& outdated = actions.rows.emplace_back();
   outdated.set_table(v1::STATE_TABLE_META);

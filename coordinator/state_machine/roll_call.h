@@ -18,6 +18,7 @@
 #include <set>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "coordinator/state_machine/actions.h"
 #include "coordinator/state_machine/reconcile.h"
@@ -32,7 +33,10 @@ inline constexpr std::string_view kOutdatedKey = "outdated";
 
 class RollCall {
  public:
+  // The first part of the copy; its rows come by Restore.
   RollCall(const v1::RestoreEvent& restore, SteadyNanos now);
+
+  void Restore(const v1::RestoreEvent& part);
 
   // `allowed`: what CheckCaller says of the event.
   Actions Step(const v1::StateEvent& event, absl::Status allowed);
@@ -46,7 +50,10 @@ class RollCall {
   // Hosts of the copy that were not lost, and each with all that it has named.
   bool AllHaveAnswered() const;
 
+  // Without its rows.
   v1::RestoreEvent restore_;
+  // What Reconcile looks at of the copy; of the ranks' store the keys alone.
+  std::vector<v1::StateRow> copy_;
   const SteadyNanos earliest_;
   const SteadyNanos latest_;
   uint64_t highest_term_;

@@ -19,11 +19,15 @@ constexpr std::chrono::seconds kStandstill(2);
 
 Actions StateMachine::Step(const v1::StateEvent& event) {
   if (event.event_case() == v1::StateEvent::kRestore) {
-    parts_ = std::make_unique<Parts>();
-    roll_call_.reset();
-    outdated_.clear();
-    if (event.restore().restored()) {
-      roll_call_.emplace(event.restore(), SteadyNanos(event.now_nanos()));
+    if (event.restore().part() == 0) {
+      parts_ = std::make_unique<Parts>();
+      roll_call_.reset();
+      outdated_.clear();
+      if (event.restore().restored())
+        roll_call_.emplace(event.restore(), SteadyNanos(event.now_nanos()));
+    }
+    if (roll_call_.has_value()) {
+      roll_call_->Restore(event.restore());
       // Whose node is whose.
       for (const v1::StateRow& row : event.restore().rows()) {
         v1::NodeRecord record;
@@ -45,6 +49,7 @@ Actions StateMachine::Step(const v1::StateEvent& event) {
   context.own_private_only = event.caller().own_private_only();
   if (event.event_case() == v1::StateEvent::kRestore) {
     Restore(event.restore());
+    if (event.restore().more()) return context.Take(/*end_of_batch=*/false);
   } else {
     ExpireDue(previous);
     context.Await(event.call_id(), event.session_message().session_id());
@@ -97,6 +102,20 @@ std::optional<SteadyNanos> StateMachine::NextDeadline() const {
 
 void StateMachine::Restore(const v1::RestoreEvent& restore) {
   Context& context = parts_->context;
+  if (restore.part() == 0) RestoreOptions(restore);
+  for (const v1::StateRow& row : restore.rows()) RestoreRow(row);
+  if (restore.more()) return;
+  parts_->audit.ContinueAfter(restore.audit_file_has());
+  parts_->jobs.OnRestored();
+  context.Record("CoordinatorStarted", "", "", fmt::format("term {}", context.term));
+  parts_->jobs.PostponeDeadlines();
+  parts_->generations.OnRestored();
+  parts_->queue.OnRestored();
+  parts_->dependencies.OnRestored();
+}
+
+void StateMachine::RestoreOptions(const v1::RestoreEvent& restore) {
+  Context& context = parts_->context;
   context.term = restore.term();
   context.cluster_id = restore.cluster_id();
   context.lease = FromProto(restore.lease());
@@ -107,6 +126,7 @@ void StateMachine::Restore(const v1::RestoreEvent& restore) {
   context.retention = restore.retention();
   if (context.retention.ended_jobs() == 0) context.retention.set_ended_jobs(1000);
   if (context.retention.usage_records() == 0) context.retention.set_usage_records(100'000);
+  if (context.retention.job_bytes() == 0) context.retention.set_job_bytes(KeptJobs::kMost);
   if (context.retention.audit_records() == 0) context.retention.set_audit_records(100'000);
   if (!context.retention.has_ended_job_least_age()) {
     *context.retention.mutable_ended_job_least_age() = ToProtoDuration(std::chrono::minutes(10));
@@ -114,36 +134,45 @@ void StateMachine::Restore(const v1::RestoreEvent& restore) {
   if (!context.retention.has_lost_node_age()) {
     *context.retention.mutable_lost_node_age() = ToProtoDuration(std::chrono::hours(24));
   }
-  const std::vector<v1::StateRow> rows(restore.rows().begin(), restore.rows().end());
-  for (const v1::StateRow& row : rows) {
-    if (row.table() == v1::STATE_TABLE_NODES) {
+}
+
+void StateMachine::RestoreRow(const v1::StateRow& row) {
+  Context& context = parts_->context;
+  switch (row.table()) {
+    case v1::STATE_TABLE_META:
+      if (row.key() == kOutdatedKey) parts_->outdated = row.value();
+      break;
+    case v1::STATE_TABLE_NODES: {
       v1::NodeRecord record;
-      if (!record.ParseFromString(row.value()) || record.node().node_id() != row.key()) {
-        context.Damaged(row);
-        continue;
-      }
+      if (!record.ParseFromString(row.value()) || record.node().node_id() != row.key())
+        return context.Damaged(row);
       parts_->nodes.Restore(std::move(record));
-    } else if (row.table() == v1::STATE_TABLE_EVENTS) {
-      v1::ClusterEvent event;
-      if (!event.ParseFromString(row.value()) || KeyNumber(event.sequence()) != row.key()) {
-        context.Damaged(row);
-        continue;
-      }
-      context.RestoreEvent(std::move(event));
-    } else if (row.table() == v1::STATE_TABLE_AUDIT) {
-      parts_->audit.Restore(row);
-    } else if (row.table() == v1::STATE_TABLE_META && row.key() == kOutdatedKey) {
-      parts_->outdated = row.value();
+      break;
     }
+    case v1::STATE_TABLE_JOBS:
+    case v1::STATE_TABLE_WORLDS:
+    case v1::STATE_TABLE_MEMBERS:
+    case v1::STATE_TABLE_USAGE:
+      parts_->jobs.Restore(row);
+      break;
+    case v1::STATE_TABLE_VALUES:
+    case v1::STATE_TABLE_REQUESTS:
+      parts_->store.Restore(row);
+      break;
+    case v1::STATE_TABLE_EVENTS: {
+      v1::ClusterEvent event;
+      if (!event.ParseFromString(row.value()) || KeyNumber(event.sequence()) != row.key())
+        return context.Damaged(row);
+      context.RestoreEvent(std::move(event));
+      break;
+    }
+    case v1::STATE_TABLE_AUDIT:
+      parts_->audit.Restore(row);
+      break;
+    default:
+      // The store's own.
+      break;
   }
-  parts_->audit.ContinueAfter(restore.audit_file_has());
-  parts_->jobs.Restore(rows);
-  parts_->store.Restore(rows);
-  context.Record("CoordinatorStarted", "", "", fmt::format("term {}", context.term));
-  parts_->jobs.PostponeDeadlines();
-  parts_->generations.OnRestored();
-  parts_->queue.OnRestored();
-  parts_->dependencies.OnRestored();
 }
 
 void StateMachine::ExpireDue(SteadyNanos previous) {
@@ -241,7 +270,7 @@ void StateMachine::Dispatch(const v1::StateEvent& event) {
       parts_->queue.RemoveNode(call, event.remove_node());
       break;
     case v1::StateEvent::kListNodes:
-      ListNodes(call);
+      ListNodes(call, event.list_nodes());
       break;
     case v1::StateEvent::kDescribeCluster:
       DescribeCluster(call, event.describe_cluster());

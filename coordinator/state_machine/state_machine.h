@@ -110,6 +110,8 @@ class StateMachine {
   };
 
   void Restore(const v1::RestoreEvent& restore);
+  void RestoreOptions(const v1::RestoreEvent& restore);
+  void RestoreRow(const v1::StateRow& row);
   // `previous`: the time of the event before this one.
   void ExpireDue(SteadyNanos previous);
   void Dispatch(const v1::StateEvent& event);
@@ -133,7 +135,7 @@ class StateMachine {
   void GetJob(uint64_t call_id, const v1::GetJobRequest& request);
   void ListJobs(uint64_t call_id, const v1::ListJobsRequest& request);
   void WatchJob(uint64_t call_id, const v1::WatchJobRequest& request);
-  void ListNodes(uint64_t call_id);
+  void ListNodes(uint64_t call_id, const v1::ListNodesRequest& request);
   void DescribeCluster(uint64_t call_id, const v1::DescribeClusterRequest& request);
   void ListEvents(uint64_t call_id, const v1::ListEventsRequest& request);
   void ReadLogs(uint64_t call_id, const v1::ReadLogsRequest& request);

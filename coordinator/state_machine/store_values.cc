@@ -20,14 +20,21 @@ constexpr uint32_t kMostChunks = 16'384;
 template <typename Response>
 bool RendezvousStore::Repeat(uint64_t call_id, const Job& job, std::string_view method,
                              const std::string& request_id) {
-  if (request_id.empty()) return false;
-  const Generation& generation = Of(job);
-  const auto it = generation.answers.find(fmt::format("{}/{}", method, request_id));
-  if (it == generation.answers.end()) return false;
+  const KeptAnswer* const kept = FindAnswer(job, method, request_id);
+  if (kept == nullptr) return false;
   Response response;
-  response.ParseFromString(it->second.response);
+  response.ParseFromString(kept->response);
   context_.Reply(call_id, std::move(response));
   return true;
+}
+
+const RendezvousStore::KeptAnswer* RendezvousStore::FindAnswer(const Job& job,
+                                                               std::string_view method,
+                                                               const std::string& request_id) {
+  if (request_id.empty()) return nullptr;
+  const Generation& generation = Of(job);
+  const auto it = generation.answers.find(fmt::format("{}/{}", method, request_id));
+  return it == generation.answers.end() ? nullptr : &it->second;
 }
 
 template <typename Response>
@@ -100,25 +107,32 @@ void RendezvousStore::AddTo(uint64_t call_id, const v1::AddValueRequest& request
 
 void RendezvousStore::CompareSet(uint64_t call_id, const v1::CompareSetValueRequest& request) {
   Job* job = Admit(call_id, request.fence());
-  if (job == nullptr ||
-      Repeat<v1::CompareSetValueResponse>(call_id, *job, "compare_set", request.request_id())) {
+  if (job == nullptr) return;
+  v1::CompareSetValueResponse response;
+  if (const KeptAnswer* const kept = FindAnswer(*job, "compare_set", request.request_id());
+      kept != nullptr) {
+    // An older coordinator has kept the value too.
+    if (!response.ParseFromString(kept->response) || kept->response.empty())
+      response.set_value(request.desired());
+    context_.Reply(call_id, std::move(response));
     return;
   }
   const auto& values = Of(*job).values;
   const auto it = values.find(request.key());
   const bool write =
       it == values.end() ? request.expected().empty() : it->second == request.expected();
-  v1::CompareSetValueResponse response;
   if (write) {
     if (absl::Status status = Write(*job, request.key(), request.desired()); !status.ok()) {
       context_.Reply(call_id, status);
       return;
     }
     response.set_value(request.desired());
+    // A repeated request has the value itself. One that changed nothing may be looked at again.
+    Remember(*job, "compare_set", request.request_id(), "");
   } else if (it != values.end()) {
     response.set_value(it->second);
   }
-  Answer(call_id, *job, "compare_set", request.request_id(), response);
+  context_.Reply(call_id, std::move(response));
 }
 
 void RendezvousStore::Append(uint64_t call_id, const v1::AppendValueRequest& request) {

@@ -126,7 +126,7 @@ absl::Status BatchedStateStore::Recover(uint64_t term) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::vector<v1::StateRow>> BatchedStateStore::Load() {
+absl::Status BatchedStateStore::ForEachRow(const TakeRow& take) {
   MESHRUN_ASSIGN_OR_RETURN(const Rows raw, store_->Load());
   MESHRUN_ASSIGN_OR_RETURN(Contents contents, Read(raw));
   for (const v1::StateRow& row : contents.staged) {
@@ -136,11 +136,10 @@ absl::StatusOr<std::vector<v1::StateRow>> BatchedStateStore::Load() {
       contents.rows[{row.table(), row.key()}] = row.value();
     }
   }
-  Rows out;
   for (auto& [key, value] : contents.rows) {
-    out.push_back(Row(static_cast<v1::StateTable>(key.first), key.second, std::move(value)));
+    if (!take(Row(static_cast<v1::StateTable>(key.first), key.second, std::move(value)))) break;
   }
-  return out;
+  return absl::OkStatus();
 }
 
 void BatchedStateStore::Place(const v1::StateRow& row, Rows* out) {

@@ -2,9 +2,9 @@
 //
 // A batch that fits is one transaction. A larger one is written in parts beside the state, and one
 // small transaction then says that they are whole: it is the moment of the commit. After it the
-// rows are moved to their places, in as many transactions as that takes. Load counts what is whole
-// and not yet moved, so a crash between any two transactions leaves the batch before or the batch
-// after.
+// rows are moved to their places, in as many transactions as that takes. ForEachRow counts what is
+// whole and not yet moved, so a crash between any two transactions leaves the batch before or the
+// batch after.
 //
 // A value that alone exceeds a transaction is kept in pieces.
 #pragma once
@@ -24,7 +24,7 @@ class BatchedStateStore : public StateStore {
 
   // Also finishes what a crash has left.
   absl::StatusOr<uint64_t> BeginTerm() override;
-  absl::StatusOr<std::vector<v1::StateRow>> Load() override;
+  absl::Status ForEachRow(const TakeRow& take) override;
   absl::Status Commit(uint64_t term, const std::vector<v1::StateRow>& rows) override;
 
  private:

@@ -19,16 +19,16 @@ absl::StatusOr<uint64_t> MemoryStateStore::BeginTerm() {
   return last + 1;
 }
 
-absl::StatusOr<std::vector<v1::StateRow>> MemoryStateStore::Load() {
+absl::Status MemoryStateStore::ForEachRow(const TakeRow& take) {
   MutexLock lock(mu_);
-  std::vector<v1::StateRow> out;
   for (const auto& [key, value] : rows_) {
-    v1::StateRow& row = out.emplace_back();
+    v1::StateRow row;
     row.set_table(static_cast<v1::StateTable>(key.first));
     row.set_key(key.second);
     row.set_value(value);
+    if (!take(std::move(row))) break;
   }
-  return out;
+  return absl::OkStatus();
 }
 
 absl::Status MemoryStateStore::Commit(uint64_t term, const std::vector<v1::StateRow>& rows) {

@@ -17,7 +17,7 @@ class MemoryStateStore : public StateStore {
 
   Limits limits() const override { return limits_; }
   absl::StatusOr<uint64_t> BeginTerm() override;
-  absl::StatusOr<std::vector<v1::StateRow>> Load() override;
+  absl::Status ForEachRow(const TakeRow& take) override;
   absl::Status Commit(uint64_t term, const std::vector<v1::StateRow>& rows) override;
 
  private:

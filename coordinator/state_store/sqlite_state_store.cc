@@ -16,11 +16,6 @@
 namespace meshrun::coordinator {
 namespace {
 
-// Rises with each change of what rows mean, so that an older program refuses what it would misread.
-//   2: appended values have rows of kind "n" (RendezvousStore::ChunkRowKey)
-//   3: jobs may be private, and may be of an array that runs so many of them at a time
-constexpr int kSchemaVersion = 3;
-
 // Readable by this user alone, also where it was made with other rights. SQLite gives the rights of
 // the first file to those that it makes beside it.
 absl::Status MakeOwn(const std::string& path, int flags) {
@@ -112,7 +107,7 @@ absl::Status SqliteStateStore::Execute(const char* sql) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::vector<v1::StateRow>> SqliteStateStore::Load() {
+absl::Status SqliteStateStore::ForEachRow(const TakeRow& take) {
   sqlite3* db = nullptr;
   const int opened =
       sqlite3_open_v2(path_.c_str(), &db, SQLITE_OPEN_READWRITE | SQLITE_OPEN_NOMUTEX, nullptr);
@@ -124,20 +119,21 @@ absl::StatusOr<std::vector<v1::StateRow>> SqliteStateStore::Load() {
                          nullptr) != SQLITE_OK) {
     return ErrorOf(db, "cannot read");
   }
-  std::vector<v1::StateRow> out;
   int code;
   while ((code = sqlite3_step(select)) == SQLITE_ROW) {
-    v1::StateRow& row = out.emplace_back();
+    v1::StateRow row;
     row.set_table(static_cast<v1::StateTable>(sqlite3_column_int(select, 0)));
     row.set_key(reinterpret_cast<const char*>(sqlite3_column_text(select, 1)),
                 sqlite3_column_bytes(select, 1));
     const void* value = sqlite3_column_blob(select, 2);
     if (value != nullptr) row.set_value(value, sqlite3_column_bytes(select, 2));
+    if (take(std::move(row))) continue;
+    code = SQLITE_DONE;
+    break;
   }
   const absl::Status status = code == SQLITE_DONE ? absl::OkStatus() : ErrorOf(db, "cannot read");
   sqlite3_finalize(select);
-  if (!status.ok()) return status;
-  return out;
+  return status;
 }
 
 absl::Status SqliteStateStore::Write(const v1::StateRow& row) {

@@ -1,7 +1,7 @@
 // State in one SQLite file of a directory that one coordinator at a time may use.
 //
 // WAL with synchronous=FULL: a commit is one fsync, and what it wrote survives a loss of power.
-// Load reads on a connection of its own, beside a commit that hangs. No limits.
+// ForEachRow reads on a connection of its own, beside a commit that hangs. No limits.
 #pragma once
 
 #include <functional>
@@ -16,6 +16,12 @@ struct sqlite3_stmt;
 
 namespace meshrun::coordinator {
 
+// Rises with each change of what rows mean, so that an older program refuses what it would misread.
+//   2: appended values have rows of kind "n" (RendezvousStore::ChunkRowKey)
+//   3: jobs may be private, and may be of an array that runs so many of them at a time
+//   4: what is kept of a CompareSet for its repetition is empty
+inline constexpr int kSchemaVersion = 4;
+
 class SqliteStateStore : public StateStore {
  public:
   // Creates the directory where it is missing. Errors: FAILED_PRECONDITION (another coordinator
@@ -24,7 +30,7 @@ class SqliteStateStore : public StateStore {
   ~SqliteStateStore() override;
 
   absl::StatusOr<uint64_t> BeginTerm() override;
-  absl::StatusOr<std::vector<v1::StateRow>> Load() override;
+  absl::Status ForEachRow(const TakeRow& take) override;
   absl::Status Commit(uint64_t term, const std::vector<v1::StateRow>& rows) override;
 
  private:

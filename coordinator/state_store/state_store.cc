@@ -3,8 +3,19 @@
 #include <fmt/format.h>
 
 #include <charconv>
+#include <utility>
 
 namespace meshrun::coordinator {
+
+absl::StatusOr<std::vector<v1::StateRow>> StateStore::Load() {
+  std::vector<v1::StateRow> rows;
+  const absl::Status status = ForEachRow([&rows](v1::StateRow row) {
+    rows.push_back(std::move(row));
+    return true;
+  });
+  if (!status.ok()) return status;
+  return rows;
+}
 
 v1::StateRow TermRow(uint64_t term) {
   v1::StateRow row;

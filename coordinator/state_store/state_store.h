@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <limits>
 #include <vector>
 
@@ -13,8 +14,8 @@
 
 namespace meshrun::coordinator {
 
-// One owner. BeginTerm and Commit are called by one thread at a time. Load may be called by another
-// one meanwhile, and shows what is durable.
+// One owner. BeginTerm and Commit are called by one thread at a time. ForEachRow may be called by
+// another one meanwhile, and shows what is durable.
 class StateStore {
  public:
   // What one transaction holds at most; bytes are those of keys and values. BatchedStateStore
@@ -33,13 +34,18 @@ class StateStore {
   // nothing more can be. Errors: DATA_LOSS (the term cannot be read), INTERNAL, RESOURCE_EXHAUSTED.
   virtual absl::StatusOr<uint64_t> BeginTerm() = 0;
 
-  // Every row, in the order of tables and of keys. Errors: INTERNAL, RESOURCE_EXHAUSTED.
-  virtual absl::StatusOr<std::vector<v1::StateRow>> Load() = 0;
+  // False: it wants no more rows.
+  using TakeRow = std::function<bool(v1::StateRow row)>;
+  // Gives every row to `take`, in the order of tables and of keys, as they are at one moment.
+  // `take` calls nothing of the store. Errors: INTERNAL, RESOURCE_EXHAUSTED.
+  virtual absl::Status ForEachRow(const TakeRow& take) = 0;
+  // All of them at once, for as long as there is memory for that.
+  absl::StatusOr<std::vector<v1::StateRow>> Load();
 
   // One transaction: all changes or none; durable when it returns OK. Later rows of one key win.
-  // `term` is 0 for a store in which no term has begun. After an error only Load tells what is on
-  // disk. Errors: FAILED_PRECONDITION (the store's term is another: nothing was written),
-  // INVALID_ARGUMENT (beyond the limits), INTERNAL, RESOURCE_EXHAUSTED (disk full).
+  // `term` is 0 for a store in which no term has begun. After an error only ForEachRow tells
+  // what is on disk. Errors: FAILED_PRECONDITION (the store's term is another: nothing was
+  // written), INVALID_ARGUMENT (beyond the limits), INTERNAL, RESOURCE_EXHAUSTED (disk full).
   virtual absl::Status Commit(uint64_t term, const std::vector<v1::StateRow>& rows) = 0;
 };
 

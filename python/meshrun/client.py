@@ -141,7 +141,16 @@ class Client:
 
     def nodes(self) -> list[Node]:
         """The hosts with a worker daemon, in natural order of their names."""
-        return [results.node_of(node) for node in self._ask_cluster("ListNodes").nodes]
+        from .v1 import cluster_service_pb2
+
+        found: list[Node] = []
+        request = cluster_service_pb2.ListNodesRequest(page_size=_PAGE)
+        while True:
+            answer = self._calls.unary("cluster", "ListNodes", request)
+            found += [results.node_of(node) for node in answer.nodes]
+            request.page_token = answer.next_page_token
+            if not request.page_token:
+                return found
 
     def watch(self, job_id: str, *, timeout: Optional[float] = None) -> Iterator[Job]:
         """The job as it is, then its changes until it has ended: states, generations, ranks and reports (Job.progress). Changes

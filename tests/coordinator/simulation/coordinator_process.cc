@@ -45,10 +45,19 @@ void CoordinatorProcess::Start() {
   *restore.mutable_quarantine()->mutable_window() = ToProtoDuration(seconds(3600));
   *restore.mutable_lease() = ToProtoDuration(lease);
   *restore.mutable_heartbeat_interval() = ToProtoDuration(heartbeat);
-  const auto rows = *store_.Load();
-  restore.mutable_rows()->Add(rows.begin(), rows.end());
   event.set_now_nanos(clock.Steady(timeline_.now()).count());
   *event.mutable_wall() = ToProtoTimestamp(clock.Wall(timeline_.now()));
+  auto rows = *store_.Load();
+  const size_t part_rows = 1 + rows.size() / 3;
+  for (v1::StateRow& row : rows) {
+    *restore.add_rows() = std::move(row);
+    if (static_cast<size_t>(restore.rows_size()) < part_rows) continue;
+    restore.set_more(true);
+    machine_->Step(event);
+    restore.clear_rows();
+    restore.set_part(restore.part() + 1);
+  }
+  restore.set_more(false);
   event.set_end_of_batch(true);
   const Actions actions = machine_->Step(event);
   ++steps_;

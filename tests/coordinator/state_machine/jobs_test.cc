@@ -401,6 +401,40 @@ TEST_F(JobsTest, RanksComeInPagesAndConsequencesWithoutTheirLines) {
   EXPECT_EQ(last.events_size(), 0);
 }
 
+TEST_F(JobsTest, PagesOfRanksEndByTheirBytes) {
+  constexpr int kNodes = 40;
+  constexpr int kRanks = kNodes * 100;
+  std::vector<FakeWorker*> workers;
+  for (int i = 0; i < kNodes; ++i) {
+    workers.push_back(&h.AddWorker(fmt::format("node{}", i), kRanks / kNodes));
+    workers.back()->stubborn = true;
+  }
+  const std::string id = h.Submit(MakeSpec(kNodes, kRanks / kNodes));
+  for (int rank = 0; rank < kRanks; ++rank) {
+    FakeWorker& worker = *workers[static_cast<size_t>(rank) / 100];
+    FakeWorker::Requests said = worker.Exit(id, rank, 3);
+    said.front().mutable_rank_exit()->set_error_message(std::string(50'000, 'm'));
+    h.Say(worker, {said.front()});
+  }
+  v1::StateEvent get;
+  get.mutable_get_job()->set_job_id(id);
+  get.mutable_get_job()->set_max_ranks(kRanks);
+  int ranks = 0;
+  int pages = 0;
+  do {
+    const auto page = h.answer(h.Call(get)).As<v1::GetJobResponse>();
+    EXPECT_LE(page.ByteSizeLong(), 5u << 20);
+    for (const v1::RankStatus& rank : page.job().ranks()) {
+      // All but the first ended as a consequence.
+      EXPECT_EQ(rank.exit().error_message().size(), ranks == 0 ? 50'000u : 1000u);
+      EXPECT_EQ(rank.assignment().rank(), ranks++);
+    }
+    get.mutable_get_job()->set_first_rank(page.next_rank());
+  } while (get.get_job().first_rank() > 0 && ++pages < 20);
+  EXPECT_EQ(ranks, kRanks);
+  EXPECT_EQ(pages, 1);
+}
+
 TEST_F(JobsTest, ACancelledWatchIsAnsweredAndForgotten) {
   const std::string id = h.Submit(MakeSpec(1, 1));
   v1::StateEvent watch;

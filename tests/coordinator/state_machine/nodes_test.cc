@@ -51,6 +51,38 @@ TEST(IdentityTest, AWorkerOfAnotherClusterIsRefused) {
   EXPECT_THAT(std::string(h.closed["node1"].message()), HasSubstr("--join-cluster ours"));
 }
 
+// Names as hosts have them, and a label that is as long as it may be.
+TEST(ListNodesTest, ComesInPages) {
+  Harness h;
+  std::vector<std::string> names;
+  for (int i = 1; i <= 12; ++i) {
+    names.push_back(fmt::format("node{}.a/b", i));
+    h.AddWorkerWith({.name = names.back(), .labels = {{"note", std::string(1 << 20, 'x')}}});
+  }
+  const auto all = [&](uint32_t page_size, size_t most_bytes) {
+    v1::StateEvent list;
+    list.mutable_list_nodes()->set_page_size(page_size);
+    std::vector<std::string> out;
+    int pages = 0;
+    do {
+      const auto page = h.answer(h.Call(list)).As<v1::ListNodesResponse>();
+      EXPECT_LE(page.ByteSizeLong(), most_bytes);
+      for (const v1::Node& node : page.nodes()) out.push_back(node.name());
+      list.mutable_list_nodes()->set_page_token(page.next_page_token());
+    } while (!list.list_nodes().page_token().empty() && ++pages < 20);
+    EXPECT_EQ(out, names);
+    return pages + 1;
+  };
+  EXPECT_EQ(all(0, 20u << 20), 1);
+  EXPECT_EQ(all(1000, 5u << 20), 4);
+  EXPECT_EQ(all(2, 5u << 20), 6);
+  v1::StateEvent wrong;
+  for (const char* const token : {"x", "9.ab", "."}) {
+    wrong.mutable_list_nodes()->set_page_token(token);
+    EXPECT_TRUE(absl::IsInvalidArgument(h.answer(h.Call(wrong)).status)) << token;
+  }
+}
+
 TEST(LeaseTest, HeartbeatsKeepANode) {
   Harness h;
   FakeWorker& worker = h.AddWorker("node1");

@@ -23,7 +23,7 @@ class CrashingStore : public StateStore {
   CrashingStore(StateStore& disk, int transactions) : disk_(disk), left_(transactions) {}
   Limits limits() const override { return disk_.limits(); }
   absl::StatusOr<uint64_t> BeginTerm() override { return disk_.BeginTerm(); }
-  absl::StatusOr<Rows> Load() override { return disk_.Load(); }
+  absl::Status ForEachRow(const TakeRow& take) override { return disk_.ForEachRow(take); }
   absl::Status Commit(uint64_t term, const Rows& rows) override {
     if (left_-- <= 0) return absl::InternalError("crashed");
     return disk_.Commit(term, rows);

@@ -19,7 +19,7 @@ class FaultyStateStore : public StateStore {
 
   Limits limits() const override { return store_->limits(); }
   absl::StatusOr<uint64_t> BeginTerm() override { return store_->BeginTerm(); }
-  absl::StatusOr<std::vector<v1::StateRow>> Load() override { return store_->Load(); }
+  absl::Status ForEachRow(const TakeRow& take) override { return store_->ForEachRow(take); }
   absl::Status Commit(uint64_t term, const std::vector<v1::StateRow>& rows) override {
     if (hung_ != nullptr && !rows.empty()) hung_->wait(true);
     if (broken_.load() && !rows.empty()) return absl::ResourceExhaustedError("disk full");

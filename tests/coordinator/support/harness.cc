@@ -27,9 +27,20 @@ void Harness::StartCoordinator() {
   *restore.mutable_retention() = retention;
   *restore.mutable_policy() = policy;
   *restore.mutable_quarantine() = quarantine;
-  const auto rows = *store_.Load();
-  restore.mutable_rows()->Add(rows.begin(), rows.end());
   restore.set_restored(restored_);
+  // Part by part, as the shell gives a state that is large.
+  constexpr int kPartRows = 3;
+  auto rows = *store_.Load();
+  for (v1::StateRow& row : rows) {
+    if (restore.rows_size() == kPartRows) {
+      restore.set_more(true);
+      Step(event);
+      restore.clear_rows();
+      restore.set_part(restore.part() + 1);
+    }
+    *restore.add_rows() = std::move(row);
+  }
+  restore.set_more(false);
   Step(std::move(event));
 }
 
