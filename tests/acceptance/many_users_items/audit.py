@@ -28,7 +28,7 @@ class Script:
         return out
 
     def submit(self, user, flags, *command):
-        words = ["submit", "-o", "json", "--working-dir", self.cluster.site.directory, *flags, "--", *command]
+        words = ["submit", "-o", "json", "--working-dir", self.cluster.home(user), *flags, "--", *command]
         job = json.loads(self.call(user, words, "SubmitJob", None, "", OK))
         target = job.get("arrayId") or job["jobId"]
         size = len([flag for flag in flags if flag == "--array"]) and 3  # the one array here

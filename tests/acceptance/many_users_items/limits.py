@@ -4,7 +4,8 @@ import json
 import os
 import time
 
-from harness import NotHere, alive, check, pid_of, running, wait_until
+from clusters import kill
+from harness import NotHere, alive, check, wait_until
 from many_users_items.faults import fault
 from many_users_items.shared_cluster import SharedCluster
 
@@ -17,8 +18,9 @@ for step in range(int(sys.argv[1])):
     held.append(bytearray(16 << 20))
     print(16 * (step + 1), "MiB", flush=True)
 """
-# A process of another session, without an environment, whose supervisor dies.
-ESCAPE = "setsid env -i sleep {seconds} & sleep 0.2; kill -9 $PPID; sleep 1000"
+# A process of another session, without an environment, whose supervisor dies. A rank of another user cannot kill it, and says which one
+# it is.
+ESCAPE = "setsid env -i sleep {seconds} & sleep 0.2; kill -9 $PPID || echo $PPID > supervisor; sleep 1000"
 # Its child is of a session of its own and ends by no signal that can be caught.
 STUBBORN = "trap '' TERM; while :; do sleep 1; done"
 
@@ -74,11 +76,16 @@ def escape(site, *flags):
     first = cluster.submit("bob", ["--nproc-per-node", 4], "sh", "-c", ESCAPE.format(seconds=seconds))
     # In the queue until all slots are free.
     second = cluster.submit("ada", ["--nproc-per-node", 4], "sh", "-c", f"pgrep -x -f 'sleep {seconds}' && exit 1; exit 0")
+    if cluster.users:
+        supervisor = cluster.home("bob") / "supervisor"
+        wait_until(lambda: supervisor.exists() and supervisor.read_text().endswith("\n"), 20, "bob's ranks may not kill their supervisor")
+        kill(int(supervisor.read_text().split()[0]))
     cluster.run("bob", "wait", first)
     cluster.succeeds([second])
     took = time.monotonic() - began
-    check(not running(f"sleep {seconds}"), "the process is still there")
-    return f"{took:.1f} s until the next job had ended on its slots"
+    check(not alive(f"sleep {seconds}"), "the process is still there")
+    more = ", and no rank of bob may kill its supervisor" if cluster.users else ""
+    return f"{took:.1f} s until the next job had ended on its slots{more}"
 
 
 @fault("a process that leaves its session and kills its supervisor")

@@ -22,7 +22,7 @@ def cluster_with(site, policy, nodes=1):
 
 
 def refused(cluster, user, flags, *command):
-    code, _, err, _ = cluster.run(user, "submit", "--working-dir", cluster.site.directory, *flags, "--", *command)
+    code, _, err, _ = cluster.run(user, "submit", "--working-dir", cluster.home(user), *flags, "--", *command)
     check(code != 0, f"submit {' '.join(map(str, flags))} was taken")
     return err.strip()
 

@@ -18,7 +18,7 @@ while [ -e {stays} ]; do sleep 0.05; done
 
 class LongJob:
     def __init__(self, cluster, name, flags, user="ada"):
-        directory = cluster.site.directory
+        directory = cluster.home(user)
         self.cluster, self.begun, self.stays = cluster, directory / f"{name}.begun", directory / f"{name}.stays"
         self.stays.touch()
         self.id = cluster.submit(user, ["--name", name, *flags], "sh", "-c", PROGRAM.format(begun=self.begun, stays=self.stays))

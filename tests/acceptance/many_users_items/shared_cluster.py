@@ -5,13 +5,21 @@ import os
 
 from clusters import SecureCluster
 from harness import NotHere, Short, check, meshrun
+from many_users_items.local_users import LocalUsers
 
 
 class SharedCluster(SecureCluster):
-    """The operator is who `ask` asks as."""
+    """The operator is who `ask` asks as. Ranks of ada and of bob run as local users of these names, where this machine allows that: else,
+    or without separate_users, as the user of the daemon."""
 
-    def __init__(self, site, coordinator_within=(), coordinator_flags=()):
+    def __init__(self, site, coordinator_within=(), coordinator_flags=(), separate_users=True):
         self.coordinator_within = coordinator_within
+        self.users, self.why_one_user = None, "all ranks run as one user"
+        if separate_users:
+            try:
+                self.users = LocalUsers(site)
+            except OSError as error:
+                self.why_one_user = str(error)
         super().__init__(site, 0, coordinator_flags=coordinator_flags)
         for user in ("ada", "bob"):
             self.issue(user, "--role", "submit", "--user", user)
@@ -23,17 +31,24 @@ class SharedCluster(SecureCluster):
 
     def start(self, name, *flags, before="", state=None):
         """As `add`, with the certificate that it has."""
+        if self.users:
+            before = f"{self.users.before}\n{before}"
+            flags = ["--run-as-submitter", *flags]
         if before and os.geteuid() != 0:
             raise NotHere("only root makes a mount namespace")
         within = ["unshare", "--mount", "sh", "-ec", f'{before}\nexec "$@"', "sh"] if before else []
         return super().add(name, flags, state=state, within=within)
+
+    def home(self, user):
+        """A directory where the user's ranks may write."""
+        return self.users.homes[user] if self.users else self.site.directory
 
     def run(self, user, *words, timeout=60):
         """(exit code, stdout, stderr, seconds) of a command of this user's."""
         return self.site.run([meshrun(), *words], timeout=timeout, env=self.env_of(user))
 
     def submit(self, user, flags, *command):
-        code, out, err, _ = self.run(user, "submit", "-o", "json", "--working-dir", self.site.directory, *flags, "--", *command)
+        code, out, err, _ = self.run(user, "submit", "-o", "json", "--working-dir", self.home(user), *flags, "--", *command)
         check(code == 0, f"{user}'s submit exited {code}: {err.strip()[-300:]}")
         return json.loads(out)["jobId"]
 

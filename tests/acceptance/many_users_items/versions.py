@@ -56,7 +56,8 @@ class MixedCluster(SharedCluster):
 
     def __init__(self, site, version, **options):
         self.program = version
-        super().__init__(site, **options)
+        # `works` submits as the operator, who is no user of a host.
+        super().__init__(site, separate_users=False, **options)
 
     def start_with(self, version, start, *arguments):
         self.program = version
