@@ -2,12 +2,15 @@
 
 import json
 import os
+import pathlib
 import time
 
 from clusters import kill
 from harness import NotHere, alive, check, wait_until
 from many_users_items.faults import fault
+from many_users_items.local_users import why_not
 from many_users_items.shared_cluster import SharedCluster
+from programs import tested
 
 MIB = 1 << 20
 # Touches so many bytes, and says how far it came.
@@ -23,6 +26,40 @@ for step in range(int(sys.argv[1])):
 ESCAPE = "setsid env -i sleep {seconds} & sleep 0.2; kill -9 $PPID || echo $PPID > supervisor; sleep 1000"
 # Its child is of a session of its own and ends by no signal that can be caught.
 STUBBORN = "trap '' TERM; while :; do sleep 1; done"
+FORKS = """#!/usr/bin/python3
+import os, time
+for _ in range(100):
+    if os.fork() == 0:
+        time.sleep(100)
+"""
+# Eight processes, for 2 s.
+SPIN = """#!/usr/bin/python3
+import os, time
+for _ in range(3): os.fork()
+until = time.monotonic() + 2
+while time.monotonic() < until: pass
+time.sleep(0.2)
+os.write(1, b'cpu %f\\n' % sum(os.times()[:4]))
+"""
+# A GPU that no host has: the driver, where there is one, has no device of this number.
+GPU = "/dev/nvidia250"
+# For a mount namespace: /dev with a few nodes of the host's, and one that is ours.
+DEVICES = """
+mkdir -p {0}; mount -t tmpfs -o mode=755 tmpfs {0}; mkdir {0}/shm
+for name in null zero full random urandom tty; do touch {0}/$name; mount --bind /dev/$name {0}/$name; done
+mount --bind /dev/shm {0}/shm; ln -s /proc/self/fd {0}/fd; ln -s fd/0 {0}/stdin; ln -s fd/1 {0}/stdout; ln -s fd/2 {0}/stderr
+mknod -m 666 {0}/nvidia250 c 195 250; mount --rbind {0} /dev
+"""
+# Says how opening each ends: "done", or the error's name.
+OPENS = """#!/usr/bin/python3
+import errno, os, sys
+for path in sys.argv[1:]:
+    try:
+        os.close(os.open(path, os.O_RDONLY))
+        print("done")
+    except OSError as error:
+        print(errno.errorcode[error.errno])
+"""
 
 
 def needs(cluster, name, limit):
@@ -114,29 +151,78 @@ def now_means_now(site):
     return f"{took:.2f} s"
 
 
+def forks(cluster):
+    job_id = cluster.submit("ada", [], cluster.site.script("forks", FORKS))
+    cluster.run("ada", "wait", job_id)
+    job = cluster.job(job_id)
+    message = job["failure"]["message"] if "failure" in job else job["state"]
+    check("a fork was refused: the 32 processes and threads" in message, message)
+    return "a fork beyond 32 processes is refused, and said"
+
+
+def quota(cluster):
+    job_id = cluster.submit("ada", ["--cpus-per-proc", 1], cluster.site.script("spin", SPIN))
+    cluster.succeeds([job_id])
+    used = sum(float(line.split()[-1]) for line in cluster.run("ada", "logs", job_id)[1].splitlines() if "cpu " in line)
+    check(used < 2.6, f"eight processes with a quota of one core used {used:.1f} s in 2 s")
+    return f"eight spinning processes with a quota of one core used {used:.2f} s of it in 2 s"
+
+
+def devices(cluster, before, no_devices):
+    """A job that has no GPU opens one, on a host that holds it to its own, and on one that holds it to nothing."""
+    if no_devices:
+        raise NotHere(no_devices)
+    cluster.add("n2", "--limits", "none", "--label", "free", before=before)
+    opens = cluster.site.script("opens", OPENS)
+    said = {}
+    for label in ("held", "free"):
+        job_id = cluster.submit("ada", ["--constraint", label], opens, "/dev/null", GPU)
+        cluster.succeeds([job_id])
+        said[label] = cluster.run("ada", "logs", job_id)[1].split()
+    if said["free"][1] in ("EPERM", "EACCES"):
+        raise NotHere("this machine itself lets nobody open such a device")
+    check(said["free"][0] == said["held"][0] == "done", f"/dev/null: {said}")
+    check(said["held"][1] == "EPERM", f"{GPU} of another: {said}")
+    return f"a GPU that is not the job's is EPERM ({said['free'][1]} where jobs are held to nothing: there is none)"
+
+
 def held(site):
-    """Item 3: memory is in item 1; processes, cores and devices."""
+    """Item 3: memory is in item 1; processes, cores and devices. Returns (figures, limits that cannot be had here)."""
     figures = []
     cluster = SharedCluster(site)
-    cluster.add("n1", "--pids-per-rank", 32, "--limits", "memory,cpu,cpu-quota,pids,devices")
+    before = DEVICES.format(site.directory / "dev")
+    if no_devices := why_not(before):
+        before = ""
+    cluster.add("n1", "--pids-per-rank", 32, "--limits", "memory,cpu,cpu-quota,pids,devices", "--label", "held", before=before)
     limits = cluster.node("n1")["resources"].get("limits", [])
     if "pids" in limits:
-        forks = cluster.submit("ada", [], "bash", "-c", "for i in $(seq 100); do sleep 100 & done; wait")
-        cluster.run("ada", "wait", forks)
-        message = cluster.job(forks)["failure"]["message"] if "failure" in cluster.job(forks) else cluster.job(forks)["state"]
-        check("a fork was refused: the 32 processes and threads" in message, message)
-        figures.append("a fork beyond 32 processes is refused, and said")
+        figures.append(forks(cluster))
     if "cpu-quota" in limits:
-        spin = site.script("spin", "#!/usr/bin/python3\nimport os, time\n"
-                           "for _ in range(3): os.fork()\n"
-                           "until = time.monotonic() + 2\n"
-                           "while time.monotonic() < until: pass\n"
-                           "time.sleep(0.2)\nos.write(1, b'cpu %f\\n' % sum(os.times()[:4]))\n")
-        job_id = cluster.submit("ada", ["--cpus-per-proc", 1], spin)
-        cluster.succeeds([job_id])
-        used = sum(float(line.split()[-1]) for line in cluster.run("ada", "logs", job_id)[1].splitlines() if "cpu " in line)
-        check(used < 2.6, f"eight processes with a quota of one core used {used:.1f} s in 2 s")
-        figures.append(f"eight spinning processes with a quota of one core used {used:.2f} s of it in 2 s")
+        figures.append(quota(cluster))
+    missing = {"memory", "cpu", "cpu-quota", "pids", "devices"} - set(limits)
+    if "devices" in limits:
+        try:
+            figures.append(devices(cluster, before, no_devices))
+        except NotHere as reason:
+            figures.append(f"no device is opened: {reason}")
+            missing.add("devices")
     check(not cgroups_of(cluster), f"left are {cgroups_of(cluster)}")
-    figures.append(f"this host's kernel holds {', '.join(limits) or 'nothing'}")
-    return figures, sorted({"memory", "cpu", "cpu-quota", "pids", "devices"} - set(limits))
+    figures.append(f"this host's kernel holds {', '.join(limits) or 'nothing'} ({version()})")
+    return figures, sorted(missing)
+
+
+def version():
+    """How this process's own groups are mounted."""
+    mounts = pathlib.Path("/proc/self/mountinfo").read_text().splitlines()
+    kinds = {line.split(" - ")[1].split()[0] for line in mounts if " - cgroup" in line}
+    names = {"cgroup": "cgroups of version 1", "cgroup2": "of version 2"}
+    return " and ".join(names[kind] for kind in sorted(kinds)) or "no cgroups"
+
+
+def in_files():
+    """What the kernel's files of either version are told, in trees of files; and the kernel's own answers once more."""
+    ok, _ = tested("//tests/worker:cgroups_test", "*")
+    trees = [name for name in ok if name.startswith("CgroupsInFilesTest.")]
+    older = [name for name in trees if "Version1" in name or "Container" in name]
+    return (f"cgroups_test: {len(ok)} tests, of them {len(trees) - len(older)} in a tree of files of version 2 and {len(older)} in one of "
+            "version 1")

@@ -15,6 +15,14 @@ def make(directory, mode):
     directory.chmod(mode)
 
 
+def why_not(before):
+    """Why these commands cannot run in a mount namespace here; empty: they can."""
+    if os.geteuid() != 0:
+        return "only root makes a mount namespace"
+    done = subprocess.run(["sh", "-c", 'exec unshare --mount sh -ec "$1"', "sh", before], capture_output=True, text=True)
+    return (done.stderr.strip() or f"exit code {done.returncode}") if done.returncode else ""
+
+
 class LocalUsers:
     """Below site.directory, which all users may then enter: files of users and groups, a home for each user, and the directory of the
     sockets that ranks see. Gone with the site. Raises OSError where the machine does not allow that."""
@@ -47,6 +55,5 @@ class LocalUsers:
         self.before = "\n".join(mounts)
         wanted = " ".join(f"{name}={uid}" for name, uid in self.uids.items())
         tried = f'{self.before}\ntest "{" ".join(f"{name}=$(id -u {name})" for name in NAMES)}" = {shlex.quote(wanted)}'
-        done = subprocess.run(["unshare", "--mount", "sh", "-ec", tried], capture_output=True, text=True)
-        if done.returncode != 0:
-            raise PermissionError(f"no users of a mount namespace's own: {done.stderr.strip() or 'it finds others'}")
+        if reason := why_not(tried):
+            raise PermissionError(f"no users of a mount namespace's own: {reason}")
