@@ -1,9 +1,10 @@
 """A cluster of several users: an operator, ada and bob, and hosts that can be ill in ways of their own."""
 
 import json
+import tempfile
 
 from clusters import SecureCluster
-from harness import NotHere, Short, check, meshrun
+from harness import NotHere, Short, binary, check, meshrun
 from many_users_items.local_users import LocalUsers, why_not
 
 
@@ -39,8 +40,8 @@ class SharedCluster(SecureCluster):
         return super().add(name, flags, state=state, within=within)
 
     def home(self, user):
-        """A directory where the user's ranks may write."""
-        return self.users.homes[user] if self.users else self.site.directory
+        """A directory where the user's ranks may write; of a user whom no host knows, one that all may read."""
+        return self.users.homes.get(user, self.site.directory) if self.users else self.site.directory
 
     def run(self, user, *words, timeout=60):
         """(exit code, stdout, stderr, seconds) of a command of this user's."""
@@ -50,6 +51,17 @@ class SharedCluster(SecureCluster):
         code, out, err, _ = self.run(user, "submit", "-o", "json", "--working-dir", self.home(user), *flags, "--", *command)
         check(code == 0, f"{user}'s submit exited {code}: {err.strip()[-300:]}")
         return json.loads(out)["jobId"]
+
+    def calls(self, user, requests, at_once=1):
+        """Makes these calls of the user's, each (method, request), and nothing that a command does besides. Returns what came of each."""
+        with tempfile.NamedTemporaryFile("w", dir=self.site.directory, prefix="calls-") as file:
+            file.writelines(f"{method} {json.dumps(request)}\n" for method, request in requests)
+            file.flush()
+            code, out, err, _ = self.site.run(
+                ["sh", "-c", 'exec "$@" <"$0"', file.name, binary("//tests/coordinator/hostile:call"), "--coordinator",
+                 self.site.env["MESHRUN_COORDINATOR"], "--at-once", at_once, *self.tls(user)], timeout=120)
+        check(code == 0, f"calls of {user}: {err.strip()[-300:]}")
+        return [json.loads(line) for line in out.splitlines()]
 
     def node(self, name):
         return self.node_states().get(name, {})
