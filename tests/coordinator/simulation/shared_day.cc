@@ -4,11 +4,16 @@
 //
 //   shared_day --days 7 --seed 3
 //   shared_day --swf trace.txt            the jobs of a trace in the Standard Workload Format, too
+//   shared_day --swf trace.txt --alone    of jobs that can run, those of the trace alone
 //
 // The jobs have the shape of public traces of parallel machines: sizes that are mostly powers of
 // two, run times over four orders of magnitude, and arrivals that follow the hours of a day
 // (Lublin and Feitelson, "The workload on parallel supercomputers", 2003). Hosts answer at once.
-// Prints one JSON object. The exit status is 1 where a rule is broken.
+// Prints one JSON object. The exit status is 1 where a rule is broken:
+//   - No job fails, since none has a fault.
+//   - The bad hosts, and no others, are quarantined.
+//   - No job waits beside room for it: see Room.
+//   - The same seed gives the same actions.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
@@ -48,11 +53,15 @@ constexpr int kJobsOfADay = 20;  // of a modest user
 constexpr size_t kMostImpossible = 600;
 // Before it the queue fills.
 constexpr hours kWarmUp{2};
+constexpr seconds kBetweenLooks{10};
+// A host that refuses a job delays its next try by seconds.
+constexpr minutes kMostBesideRoom{1};
 
 struct Options {
   uint64_t seed = 1;
   double days = 1;
   std::string swf;
+  bool alone = false;
 };
 
 struct Work {
@@ -62,11 +71,27 @@ struct Work {
   std::chrono::nanoseconds run{0};
   std::chrono::nanoseconds asked{0};
   bool modest = false;
+  // There was room for it when it was submitted.
+  bool had_room = false;
 
   uint32_t slots() const { return nodes * procs; }
 };
 
+// What running jobs leave free. There is room for a job if enough hosts have its slots free even
+// without as many hosts as the widest waiting job needs, which the head of the queue may reserve.
+// Such a job must start at once, whatever is before it in the queue: jobs that can never run
+// reserve nothing.
+struct Room {
+  // Healthy hosts with at least so many slots free.
+  std::array<uint32_t, kSlots + 1> hosts_with{};
+  // Hosts of the widest job that waits and could run.
+  uint32_t widest = 0;
+
+  bool IsFor(const Work& work) const { return hosts_with[work.procs] >= work.nodes + widest; }
+};
+
 struct Ended {
+  // Digest of the actions of its first part.
   uint64_t digest = 0;
   nlohmann::json figures;
   std::string broken;
@@ -76,7 +101,7 @@ class Day {
  public:
   explicit Day(const Options& options) : options_(options), random_(options.seed) {}
 
-  Ended Run(std::chrono::nanoseconds length);
+  Ended Run(std::chrono::nanoseconds length, std::chrono::nanoseconds part);
 
  private:
   enum class What { kGreedy, kModest, kTrace, kFlood, kRequests, kHost, kEnd };
@@ -101,6 +126,12 @@ class Day {
     std::chrono::nanoseconds started{-1};
     std::set<size_t> hosts;
     std::map<size_t, v1::Prepare> prepared;
+    // Since when there is room for it, if it waits; negative: there is none.
+    std::chrono::nanoseconds room_since{-1};
+
+    bool waits() const {
+      return started.count() < 0 && work.nodes <= static_cast<uint32_t>(kHosts - kBadHosts);
+    }
   };
 
   double Uniform() { return std::uniform_real_distribution<double>(0, 1)(random_); }
@@ -117,6 +148,8 @@ class Day {
   void TopUp(const std::string& user);
   void Flood();
   void WrongRequests();
+  Room LookForRoom() const;
+  void LookWhoWaits();
   void End(const std::string& id, uint64_t generation);
   void Do(Item item);
   void Hello();
@@ -134,7 +167,6 @@ class Day {
   std::vector<std::string> impossible_;
   std::map<int, int> codes_;
   std::map<std::string, double> slots_started_;
-  std::map<std::string, double> slot_seconds_;
   std::map<std::string, int> own_jobs_;
   std::vector<double> waits_;
   double used_ = 0;
@@ -142,6 +174,9 @@ class Day {
   int failed_ = 0;
   uint64_t digest_ = 0;
   std::chrono::nanoseconds slowest_{0};
+  std::chrono::nanoseconds longest_beside_room_{0};
+  // How many jobs that have ended had room when they were submitted.
+  int had_room_ = 0;
 };
 
 // How many jobs an hour of the day has, against the others.
@@ -280,13 +315,38 @@ void Day::End(const std::string& id, uint64_t generation) {
       work.slots() * std::chrono::duration<double>(
                          now_ - std::max<std::chrono::nanoseconds>(running.started, kWarmUp))
                          .count();
-  if (now_ > kWarmUp) {
-    used_ += held;
-    slot_seconds_[work.user] += held;
-  }
+  if (now_ > kWarmUp) used_ += held;
   if (running.started > kWarmUp) slots_started_[work.user] += work.slots();
-  if (work.modest)
+  if (work.had_room) {
+    ++had_room_;
+    longest_beside_room_ = std::max(longest_beside_room_, running.started - running.submitted);
+  }
+  if (work.modest || options_.alone)
     waits_.push_back(std::chrono::duration<double>(running.started - running.submitted).count());
+}
+
+Room Day::LookForRoom() const {
+  Room room;
+  for (const v1::Node* const node : machine_.nodes().Present(/*healthy_only=*/true)) {
+    const uint32_t free = kSlots - std::min(node->slots_used(), kSlots);
+    for (uint32_t slots = 0; slots <= free; ++slots) ++room.hosts_with[slots];
+  }
+  for (const auto& [id, job] : jobs_) {
+    if (job.waits()) room.widest = std::max(room.widest, job.work.nodes);
+  }
+  return room;
+}
+
+void Day::LookWhoWaits() {
+  const Room room = LookForRoom();
+  for (auto& [id, job] : jobs_) {
+    if (!job.waits() || !room.IsFor(job.work)) {
+      job.room_since = std::chrono::nanoseconds(-1);
+      continue;
+    }
+    if (job.room_since.count() < 0) job.room_since = now_;
+    longest_beside_room_ = std::max(longest_beside_room_, now_ - job.room_since);
+  }
 }
 
 void Day::Submit(const Work& work) {
@@ -301,7 +361,9 @@ void Day::Submit(const Work& work) {
   spec.mutable_procs_per_node()->set_count(work.procs);
   spec.set_max_restarts(3);
   if (work.asked.count() > 0) *spec.mutable_time_limit() = ToProtoDuration(work.asked);
-  submits_[event.call_id()] = work;
+  Work& noted = submits_[event.call_id()] = work;
+  // Until the bad hosts are known, they delay a job that comes to them, and others take its room.
+  noted.had_room = work.user != "mallory" && now_ > kWarmUp && LookForRoom().IsFor(work);
   ++own_jobs_[work.user];
   Step(std::move(event));
 }
@@ -442,7 +504,8 @@ std::vector<std::pair<std::chrono::nanoseconds, Work>> ReadTrace(const std::stri
   return out;
 }
 
-Ended Day::Run(std::chrono::nanoseconds length) {
+Ended Day::Run(std::chrono::nanoseconds length, std::chrono::nanoseconds part) {
+  Ended out;
   v1::StateEvent restore;
   v1::RestoreEvent& settings = *restore.mutable_restore();
   settings.set_term(1);
@@ -459,8 +522,10 @@ Ended Day::Run(std::chrono::nanoseconds length) {
     item.name = name;
     Later(in, std::move(item));
   };
-  for (int i = 0; i < kGreedy; ++i) begin(What::kGreedy, fmt::format("greedy{}", i), seconds(i));
-  for (int i = 0; i < kModest; ++i) begin(What::kModest, fmt::format("modest{}", i), minutes(i));
+  const int greedy = options_.alone ? 0 : kGreedy;
+  const int modest = options_.alone ? 0 : kModest;
+  for (int i = 0; i < greedy; ++i) begin(What::kGreedy, fmt::format("greedy{}", i), seconds(i));
+  for (int i = 0; i < modest; ++i) begin(What::kModest, fmt::format("modest{}", i), minutes(i));
   begin(What::kFlood, "", minutes(5));
   begin(What::kRequests, "", minutes(1));
   if (!options_.swf.empty()) {
@@ -471,6 +536,7 @@ Ended Day::Run(std::chrono::nanoseconds length) {
       Later(at, std::move(item));
     }
   }
+  std::chrono::nanoseconds next_look = kBetweenLooks;
   while (now_ < length) {
     // The state machine takes a longer silence for a coordinator that stood still.
     std::chrono::nanoseconds next = now_ + seconds(1);
@@ -486,6 +552,12 @@ Ended Day::Run(std::chrono::nanoseconds length) {
       tick.mutable_tick();
       Step(std::move(tick));
     }
+    if (out.digest == 0 && now_ >= part) out.digest = digest_;
+    // Not an item of the queue: that would be another day.
+    if (now_ >= next_look) {
+      LookWhoWaits();
+      next_look = now_ + kBetweenLooks;
+    }
   }
   // What runs at the end has been used too.
   for (const auto& [id, job] : jobs_) {
@@ -497,40 +569,45 @@ Ended Day::Run(std::chrono::nanoseconds length) {
   for (const auto& [id, job] : machine_.jobs().all()) {
     failed_ += job.view.state() == v1::JOB_STATE_FAILED;
   }
-  Ended out;
-  out.digest = digest_;
   const double length_seconds = std::chrono::duration<double>(length - kWarmUp).count();
   const double bound = (kHosts - kBadHosts) * kSlots * length_seconds;
   double least = 1e300;
   double most = 0;
   double sum = 0;
-  for (int i = 0; i < kGreedy; ++i) {
+  for (int i = 0; i < greedy; ++i) {
     const double share = slots_started_[fmt::format("greedy{}", i)];
     least = std::min(least, share);
     most = std::max(most, share);
     sum += share;
   }
   const double mean = sum / kGreedy;
-  const double deviation = std::max(most - mean, mean - least) / mean;
+  const double deviation = sum > 0 ? std::max(most - mean, mean - least) / mean : 0;
   std::sort(waits_.begin(), waits_.end());
   size_t quarantined = 0;
   for (const auto& [id, node] : machine_.nodes().all()) quarantined += node.record.quarantined();
   nlohmann::json codes;
   for (const auto& [code, count] : codes_) codes[fmt::to_string(code)] = count;
-  out.figures = {{"jobs_ended", ended_},
-                 {"failed", failed_},
-                 {"impossible_queued", impossible_.size()},
-                 {"utilisation", used_ / bound},
-                 {"share_deviation", deviation},
-                 {"modest_jobs", waits_.size()},
-                 {"modest_wait_median", waits_.empty() ? 0 : waits_[waits_.size() / 2]},
-                 {"modest_wait_most", waits_.empty() ? 0 : waits_.back()},
-                 {"quarantined", quarantined},
-                 {"slowest_step_ms", std::chrono::duration<double, std::milli>(slowest_).count()},
-                 {"codes", codes}};
+  out.figures = {
+      {"jobs_ended", ended_},
+      {"failed", failed_},
+      {"impossible_queued", impossible_.size()},
+      {"utilisation", used_ / bound},
+      {"share_deviation", deviation},
+      {"modest_jobs", waits_.size()},
+      {"modest_wait_median", waits_.empty() ? 0 : waits_[waits_.size() / 2]},
+      {"modest_wait_most", waits_.empty() ? 0 : waits_.back()},
+      {"had_room", had_room_},
+      {"longest_beside_room", std::chrono::duration<double>(longest_beside_room_).count()},
+      {"quarantined", quarantined},
+      {"slowest_step_ms", std::chrono::duration<double, std::milli>(slowest_).count()},
+      {"codes", codes}};
   if (failed_ > 0) out.broken = fmt::format("{} jobs failed, and none had a fault", failed_);
   if (quarantined != kBadHosts)
     out.broken = fmt::format("{} of {} bad hosts are quarantined", quarantined, kBadHosts);
+  if (longest_beside_room_ > kMostBesideRoom) {
+    out.broken = fmt::format("a job waited for {} s beside room for it",
+                             std::chrono::duration_cast<seconds>(longest_beside_room_).count());
+  }
   return out;
 }
 
@@ -543,17 +620,19 @@ int main(int argc, char** argv) {
   CLI::App app("A day of a cluster that fifty users share");
   app.add_option("--seed", options.seed, "Of all that is drawn")->capture_default_str();
   app.add_option("--days", options.days, "How long")->capture_default_str();
-  app.add_option("--swf", options.swf, "Jobs of this trace too");
+  auto* const swf = app.add_option("--swf", options.swf, "Jobs of this trace too");
+  app.add_flag("--alone", options.alone, "Of jobs that can run, those of the trace alone")
+      ->needs(swf);
   CLI11_PARSE(app, argc, argv);
   const auto length = std::chrono::duration_cast<std::chrono::nanoseconds>(
       std::chrono::duration<double>(options.days * 86'400));
-  const auto began = std::chrono::steady_clock::now();
-  Ended day = Day(options).Run(length);
-  day.figures["seconds"] =
-      std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
   // The same again, and not only the same figures: each action.
   const auto part = std::min<std::chrono::nanoseconds>(length, std::chrono::hours(3));
-  if (Day(options).Run(part).digest != Day(options).Run(part).digest)
+  const auto began = std::chrono::steady_clock::now();
+  Ended day = Day(options).Run(length, part);
+  day.figures["seconds"] =
+      std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
+  if (Day(options).Run(part, part).digest != day.digest)
     day.broken = "the same day was another one";
   day.figures["broken"] = day.broken;
   fmt::print("{}\n", day.figures.dump());
