@@ -1,5 +1,6 @@
 """Item 1, first part: one bad host, or one job that can never run, stops nobody else."""
 
+import base64
 import time
 
 from disks import fill, small_disk
@@ -88,7 +89,11 @@ def impossible_jobs(site):
     cluster.add("n1")
     cluster.succeeds([cluster.submit("ada", [], "true")])
     # Each is a shape of its own, and before the other in the queue.
-    impossible = [cluster.submit("bob", ["--nproc-per-node", 5 + i], "true") for i in range(300)]
+    program = base64.b64encode(b"true").decode()
+    requests = [{"spec": {"name": "true", "command": [program], "procsPerNode": {"count": 5 + i}}} for i in range(300)]
+    answers = cluster.calls("bob", (("SubmitJob", request) for request in requests))
+    check(all(answer["code"] == 0 for answer in answers), f"bob's submits: {[answer for answer in answers if answer['code']][:1]}")
+    impossible = [answer["response"]["job"]["jobId"] for answer in answers]
     began = time.monotonic()
     cluster.succeeds([cluster.submit("ada", [], "true")])
     seconds = time.monotonic() - began

@@ -59,17 +59,17 @@ def silent_peers(site, limit):
     return f"submits within {slowest:.2f} s, {more >> 20} MiB more"
 
 
-@fault("1,500 silent connections without a certificate, at a soft limit of 1,024 descriptors")
+@fault("1,500 silent connections without a certificate, at a soft limit of 1,024 descriptors", alone=True)
 def silent_peers_at_a_soft_limit(site):
     return silent_peers(site, "1024:")
 
 
-@fault("the same where 1,024 is the hard limit")
+@fault("the same where 1,024 is the hard limit", alone=True)
 def silent_peers_at_a_hard_limit(site):
     return silent_peers(site, "1024:1024")
 
 
-@fault("70 held jobs with a megabyte of arguments")
+@fault("70 held jobs with a megabyte of arguments", alone=True)
 def large_jobs(site):
     cluster = SharedCluster(site)
     cluster.add("n1")

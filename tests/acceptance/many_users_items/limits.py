@@ -3,6 +3,7 @@
 import json
 import os
 import pathlib
+import random
 import time
 
 from clusters import kill
@@ -108,7 +109,7 @@ def too_much_memory(site):
 def escape(site, *flags):
     cluster = SharedCluster(site)
     cluster.add("n1", *flags)
-    seconds = 100_000 + os.getpid() % 1000
+    seconds = random.randrange(10**5, 10**6)
     began = time.monotonic()
     first = cluster.submit("bob", ["--nproc-per-node", 4], "sh", "-c", ESCAPE.format(seconds=seconds))
     # In the queue until all slots are free.

@@ -59,8 +59,8 @@ def of_fifty_users(site, days):
     """Returns (figures, whether they are within their bounds)."""
     figures = day(site, "--days", days)
     said = (f"{days} days, {figures['jobs_ended']} jobs, {figures['impossible_queued']} that can never run in the queue, 3 of 100 hosts "
-            f"bad and quarantined; utilisation {figures['utilisation']:.1%} of the area bound; shares of ten users with a backlog differ by "
-            f"{figures['share_deviation']:.1%} at most; whoever has nothing else waits {figures['modest_wait_median']:.3f} s (median of "
+            f"bad and quarantined; utilisation {figures['utilisation']:.1%} of the area bound; shares of ten users with a backlog differ "
+            f"by {figures['share_deviation']:.1%} at most; whoever has nothing else waits {figures['modest_wait_median']:.3f} s (median of "
             f"{figures['modest_jobs']}), {figures['modest_wait_most']:.0f} s at most; {beside_room(figures)}; the slowest step "
             f"{figures['slowest_step_ms']:.0f} ms; three hours of it twice: the same actions")
     return said, figures["utilisation"] >= 0.9 and figures["share_deviation"] <= 0.05 and figures["modest_wait_most"] <= 600
