@@ -44,11 +44,7 @@ v1::StateEvent WithoutValues(v1::StateEvent event) {
   return event;
 }
 
-// While an event is stepped, everybody waits, and heartbeats too.
-constexpr std::chrono::milliseconds kSlowStep(250);
-
-void WarnIfSlow(const v1::StateEvent& event, std::chrono::steady_clock::duration took) {
-  if (took < kSlowStep) return;
+void WarnOfSlowStep(const v1::StateEvent& event, SteadyNanos took) {
   const auto* const kind = event.GetReflection()->GetOneofFieldDescriptor(
       event, v1::StateEvent::descriptor()->FindOneofByName("event"));
   log::Warning("an event took long: everybody waited for it",
@@ -276,7 +272,7 @@ Actions EventLoop::StepBatch(Batch& batch) {
     const auto began = std::chrono::steady_clock::now();
     Actions actions = machine_->Step(event);
     const SteadyNanos took = std::chrono::steady_clock::now() - began;
-    WarnIfSlow(event, took);
+    if (took >= options_.slow_step) WarnOfSlowStep(event, took);
     if (options_.sender_limits) costs.emplace_back(Senders::EventOf(event, 0), took);
     all.list.insert(all.list.end(), std::make_move_iterator(actions.list.begin()),
                     std::make_move_iterator(actions.list.end()));

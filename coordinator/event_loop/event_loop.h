@@ -24,6 +24,7 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <deque>
 #include <fstream>
 #include <functional>
@@ -57,6 +58,9 @@ class EventLoop {
     SteadyNanos heartbeat = std::chrono::seconds(1);
     // A commit that takes longer makes the coordinator read-only until it returns.
     SteadyNanos read_only_after = std::chrono::seconds(3);
+    // An event that takes so long is logged: while it is stepped, everybody waits, and heartbeats
+    // too.
+    SteadyNanos slow_step = std::chrono::milliseconds(250);
     v1::Retention retention = {};
     v1::Quarantine quarantine = {};
     v1::Policy policy = {};
