@@ -428,6 +428,59 @@ TEST_F(ScriptsTest, PsSaysWhereItStops) {
   EXPECT_EQ(Run({"ps", "-a", "--limit", "3"}).err, "");
 }
 
+TEST_F(ScriptsTest, PsListsTheJobsOfAUserAndOfAState) {
+  ASSERT_NO_FATAL_FAILURE(DevUp(1));
+  const auto submit = [&](std::vector<std::string> words) {
+    words.insert(words.begin(), "submit");
+    const Result result = Run(words);
+    EXPECT_EQ(result.code, 0) << result.err;
+    return result.out;
+  };
+  const auto ended = [&](const std::string& program, int code) {
+    const std::string id = submit({"--", program});
+    EXPECT_EQ(Run({"wait", id.substr(0, id.find('\n'))}).code, code);
+    return id;
+  };
+  const std::string succeeded = ended("true", 0);
+  const std::string failed = ended("false", 1);
+  const std::string fifo = Fifo();
+  const std::string running = submit({"--", "sh", "-c", "echo $$ > " + fifo + "; exec sleep 600"});
+  EXPECT_GT(ReadPid(fifo), 0);
+  const std::string queued = submit({"--hold", "--", "true"});
+
+  // Ids, a line each.
+  const auto ids = [&](std::vector<std::string> flags) {
+    flags.insert(flags.begin(), {"ps", "--quiet"});
+    const Result result = Run(flags);
+    EXPECT_EQ(result.code, 0) << result.err;
+    return result.out;
+  };
+  EXPECT_EQ(ids({}), running + queued);
+  EXPECT_EQ(ids({"--all"}), running + queued + failed + succeeded);
+  EXPECT_EQ(ids({"--state", "queued"}), queued);
+  EXPECT_EQ(ids({"--state", "Succeeded", "--state", "FAILED"}), failed + succeeded);
+  // The rank runs before the coordinator hears of it.
+  EXPECT_TRUE(testing::Eventually([&] { return ids({"--state", "running"}) == running; }));
+
+  const Result nonsense = Run({"ps", "--state", "nonsense"});
+  EXPECT_EQ(nonsense.code, 2);
+  EXPECT_EQ(nonsense.out, "");
+  EXPECT_THAT(nonsense.err, HasSubstr("--state: 'nonsense' is no state of a job: write one of "
+                                      "queued, admitted, rendezvous, running, "));
+  EXPECT_THAT(nonsense.err, HasSubstr(", cancelled\n"));
+
+  const json jobs = json::parse(Run({"ps", "-o", "json"}).out).at("jobs");
+  const std::string me = jobs.at(0).at("submitter");
+  EXPECT_EQ(ids({"--user", me}), running + queued);
+  EXPECT_EQ(ids({"--user", me, "--state", "queued"}), queued);
+  const Result nobody = Run({"ps", "--all", "--user", me + "-and-nobody"});
+  EXPECT_EQ(nobody.code, 0);
+  EXPECT_EQ(nobody.out, "");
+  EXPECT_THAT(nobody.err, HasSubstr("no such job"));
+  EXPECT_THAT(Run({"ps"}).out,
+              ::testing::ContainsRegex("^JOB +USER +STATE .*\n[^ ]+ +" + me + " +RUNNING "));
+}
+
 TEST_F(ScriptsTest, RunPassesUserSignalsOnAndReadsTorchrunsVariables) {
   const pid_t run = StartProgram({Meshrun(), "run", "--", "sh", "-c",
                                   "trap 'echo rank $RANK got it; exit 0' USR1; echo $$ > " +
