@@ -8,12 +8,11 @@
 #include <algorithm>
 #include <cstdlib>
 #include <filesystem>
-#include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <sstream>
-#include <string_view>
+#include <utility>
 #include <vector>
 
 #include "client/cli/context.h"
@@ -141,10 +140,8 @@ void CheckCoordinator(const DoctorFlags& flags, Checks* checks) {
          near ? ""
               : "times shown will be wrong (no decision rests on them): run NTP on both hosts"});
   }
-  // Nodes without a limit, by its name.
-  std::map<std::string_view, std::vector<std::string>> unlimited;
-  const auto nodes = (*client)->ListNodes();
-  for (const v1::Node& node : nodes.value_or(std::vector<v1::Node>())) {
+  const auto nodes = (*client)->ListNodes().value_or(std::vector<v1::Node>());
+  for (const v1::Node& node : nodes) {
     if (node.state() != v1::NODE_STATE_HEALTHY) {
       checks->push_back(
           {Level::kWarn, "node " + node.name(),
@@ -161,20 +158,8 @@ void CheckCoordinator(const DoctorFlags& flags, Checks* checks) {
                          "its certificate " + certificates::DescribeEnd(WallNow(), end),
                          "renew it: meshrun ca renew DIR, and copy tls.crt to the host"});
     }
-    const auto& limits = node.resources().limits();
-    for (const std::string_view limit : {"memory", "cpu", "pids"}) {
-      if (std::find(limits.begin(), limits.end(), limit) == limits.end())
-        unlimited[limit].push_back(node.name());
-    }
   }
-  for (auto& [limit, without] : unlimited) {
-    std::sort(without.begin(), without.end(), NaturalLess);
-    checks->push_back({Level::kWarn, fmt::format("{} limits", limit),
-                       without.size() == 1 ? "none on " + without.front()
-                                           : fmt::format("none on {} nodes, one is {}",
-                                                         without.size(), without.front()),
-                       "a job there may use more than it asked for: docs/operations.md, Limits"});
-  }
+  for (Check& check : LimitChecks(nodes)) checks->push_back(std::move(check));
 }
 
 // What NVML says, without linking it.

@@ -3,7 +3,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
 #include <utility>
+
+#include "core/text.h"
 
 namespace meshrun::client {
 namespace {
@@ -13,6 +16,28 @@ constexpr size_t kLevelColumns = 6;
 constexpr std::string_view kArrow = "-> ";
 
 }  // namespace
+
+Checks LimitChecks(const std::vector<v1::Node>& nodes) {
+  // Nodes without a limit, by its name.
+  std::map<std::string_view, std::vector<std::string>> unlimited;
+  for (const v1::Node& node : nodes) {
+    const auto& limits = node.resources().limits();
+    for (const std::string_view limit : {"memory", "cpu", "pids"}) {
+      if (std::find(limits.begin(), limits.end(), limit) == limits.end())
+        unlimited[limit].push_back(node.name());
+    }
+  }
+  Checks checks;
+  for (auto& [limit, without] : unlimited) {
+    std::sort(without.begin(), without.end(), NaturalLess);
+    checks.push_back({Level::kWarn, fmt::format("{} limits", limit),
+                      without.size() == 1 ? "none on " + without.front()
+                                          : fmt::format("none on {} nodes, one is {}",
+                                                        without.size(), without.front()),
+                      "a job there may use more than it asked for: docs/operations.md, Limits"});
+  }
+  return checks;
+}
 
 std::string_view LevelName(Level level) {
   static constexpr std::string_view kNames[] = {"ok", "warn", "fail"};

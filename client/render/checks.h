@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "client/render/style.h"
+#include "meshrun/v1/cluster_service.pb.h"
 
 namespace meshrun::client {
 
@@ -19,6 +20,9 @@ struct Check {
   std::string advice;
 };
 using Checks = std::vector<Check>;
+
+// A warning for each limit of jobs that some of these nodes do not keep.
+Checks LimitChecks(const std::vector<v1::Node>& nodes);
 
 // "ok", "warn", "fail".
 std::string_view LevelName(Level level);

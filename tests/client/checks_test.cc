@@ -5,6 +5,8 @@
 
 #include <algorithm>
 #include <sstream>
+#include <string>
+#include <vector>
 
 namespace meshrun::client {
 namespace {
@@ -16,6 +18,32 @@ const Checks kChecks = {
     {Level::kFail, "coordinator unix:/run/user/1000/meshrun/coordinator.sock", "does not answer",
      "start it"},
 };
+
+v1::Node LimitedNode(const std::string& name, const std::vector<std::string>& limits) {
+  v1::Node node;
+  node.set_name(name);
+  for (const std::string& limit : limits) node.mutable_resources()->add_limits(limit);
+  return node;
+}
+
+TEST(LimitChecksTest, ALimitIsNamedWithTheNodesThatDoNotKeepIt) {
+  const Checks checks =
+      LimitChecks({LimitedNode("n10", {"memory"}), LimitedNode("n9", {"memory", "pids"}),
+                   LimitedNode("n1", {"devices", "pids", "cpu", "memory"})});
+  EXPECT_EQ(CheckList(checks, Style()),
+            "warn  cpu limits   none on 2 nodes, one is n9\n"
+            "                   -> a job there may use more than it asked for: docs/operations.md, "
+            "Limits\n"
+            "warn  pids limits  none on n10\n"
+            "                   -> a job there may use more than it asked for: docs/operations.md, "
+            "Limits\n");
+}
+
+TEST(LimitChecksTest, WhereEachNodeKeepsThemThereIsNothingToSay) {
+  EXPECT_TRUE(LimitChecks({LimitedNode("n1", {"memory", "cpu", "pids"})}).empty());
+  EXPECT_TRUE(LimitChecks({}).empty());
+  EXPECT_EQ(LimitChecks({LimitedNode("n1", {})}).size(), 3u);
+}
 
 TEST(CheckListTest, OffATerminalEachCheckIsOneRow) {
   EXPECT_THAT(

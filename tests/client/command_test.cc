@@ -13,6 +13,7 @@
 #include <sys/stat.h>
 #include <sys/wait.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -830,6 +831,13 @@ TEST_F(CommandTest, TheDoctorFindsTheProgramsAndTheCluster) {
        {std::string("meshrun"), std::string("meshrun-coordinator"), std::string("meshrun-worker"),
         "coordinator " + address, std::string("clock")}) {
     EXPECT_EQ(levels[what], "ok") << what << " in " << result.out;
+  }
+  // The kernel gives this machine's nodes some limits, or none.
+  const json node = json::parse(Run({"nodes", "-o", "json"}).out).at("nodes").at(0);
+  const json limits = node.at("resources").value("limits", json::array());
+  for (const std::string limit : {"memory", "cpu", "pids"}) {
+    const bool is_kept = std::find(limits.begin(), limits.end(), json(limit)) != limits.end();
+    EXPECT_EQ(levels[limit + " limits"], is_kept ? "" : "warn") << result.out << node;
   }
   EXPECT_THAT(Run({"doctor"}).out, HasSubstr("coordinator " + address));
 }

@@ -8,6 +8,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstring>
 #include <filesystem>
 #include <sstream>
@@ -471,6 +472,28 @@ TEST_F(DaemonTest, ARunningRanksLogStaysWithinItsLimitAndReadersHearWhatIsGone) 
   const auto last = coordinator_->AwaitUpload("last", [](const auto& u) { return u.ended; });
   EXPECT_EQ(last.data, "59999\n60000\n");
   EXPECT_EQ(last.dropped, 0u);
+}
+
+TEST_F(DaemonTest, ALimitThatTheKernelDoesNotGiveIsLoggedAtTheStart) {
+  const std::string log = directory_ / "log";
+  log_ = os::UniqueFd(::open(log.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600));
+  StartDaemon({"--limits", "memory,pids"});
+  const auto kept = AwaitHello().hello().resources().limits();
+  std::string text;
+  ASSERT_TRUE(Eventually([&] {
+    text = os::ReadFile(log).value_or("");
+    return text.find("joined the coordinator") != std::string::npos;
+  }));
+  bool all = true;
+  for (const std::string limit : {"memory", "pids"}) {
+    const bool is_kept = std::find(kept.begin(), kept.end(), limit) != kept.end();
+    // With the reason.
+    EXPECT_EQ(text.find(limit + " (") == std::string::npos, is_kept) << text;
+    all = all && is_kept;
+  }
+  EXPECT_EQ(text.find("jobs are not held to every limit here") == std::string::npos, all) << text;
+  // Nobody asked for it.
+  EXPECT_THAT(text, ::testing::Not(HasSubstr("cpu (")));
 }
 
 class DaemonThatStopsTest : public DaemonTest {
