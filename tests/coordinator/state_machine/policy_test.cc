@@ -192,6 +192,26 @@ partitions:
   EXPECT_THAT(Refusal("ada", asks), HasSubstr("max_restarts: 6 is more than 5"));
 }
 
+TEST_F(PolicyTest, ADefaultTimeLimitLetsASmallJobStartBeforeALargeOneThatWaits) {
+  v1::JobSpec running = MakeSpec(1, 4);
+  *running.mutable_time_limit() = ToProtoDuration(hours(1));
+  h.SubmitAs("ada", running);
+  const std::string large = h.SubmitAs("ada", MakeSpec(1, 8));
+  ASSERT_EQ(h.state(large), v1::JOB_STATE_QUEUED);
+  const std::string endless = h.SubmitAs("ada", MakeSpec(1, 2));
+  EXPECT_EQ(h.state(endless), v1::JOB_STATE_QUEUED);
+  Set("limits: {time_limit: {default: 30m}}");
+  const std::string small = h.SubmitAs("ada", MakeSpec(1, 2));
+  EXPECT_EQ(h.state(small), v1::JOB_STATE_RUNNING);
+  EXPECT_TRUE(h.HasEvent("JobBackfilled"));
+  EXPECT_EQ(h.state(endless), v1::JOB_STATE_QUEUED) << "it was submitted without a default";
+  // A default that is too long helps nobody.
+  Set("limits: {time_limit: {default: 2h}}");
+  EXPECT_EQ(h.state(h.SubmitAs("ada", MakeSpec(1, 2))), v1::JOB_STATE_QUEUED);
+  h.Advance(hours(1) + minutes(1));
+  EXPECT_EQ(h.state(large), v1::JOB_STATE_RUNNING) << "nothing has delayed it";
+}
+
 TEST_F(PolicyTest, AUsersOwnLimitsReplaceThoseOfAll) {
   Set(R"(
 limits: {ranks: 4, time_limit: {default: 90m, max: 2h}}
