@@ -16,8 +16,6 @@ constexpr std::chrono::seconds kLongestBackoff(1);
 // In a hurry, between two Hellos: time for an answer, and for RenewedChannel to make another
 // channel.
 constexpr std::chrono::nanoseconds kMinHelloInterval = rpc::RenewedChannel::kLeastDistance;
-// Between two attempts to begin a session with a renewed certificate.
-constexpr std::chrono::seconds kRenewalInterval(10);
 // After a silence: until what may have come before it has been read.
 constexpr std::chrono::milliseconds kSecondLook(20);
 // With more messages in the queue the coordinator is not reading: the session is given up, and the
@@ -142,7 +140,8 @@ class SessionStream
 };
 
 Session::Session(EventLoop& loop, std::shared_ptr<rpc::RenewedChannel> channel,
-                 uint64_t incarnation, Handler handler, uint64_t term)
+                 uint64_t incarnation, Handler handler, uint64_t term,
+                 std::chrono::nanoseconds renewal_interval)
     : loop_(loop),
       stub_(std::move(channel)),
       incarnation_(incarnation),
@@ -150,7 +149,8 @@ Session::Session(EventLoop& loop, std::shared_ptr<rpc::RenewedChannel> channel,
       number_(static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::microseconds>(
                                         std::chrono::system_clock::now().time_since_epoch())
                                         .count())),
-      term_(term) {}
+      term_(term),
+      renewal_interval_(renewal_interval) {}
 
 Session::~Session() = default;
 
@@ -325,7 +325,7 @@ void Session::RetryRenewal(const absl::Status& why) {
                  {{"error", why}});
   }
   loop_.Cancel(renewal_);
-  renewal_ = loop_.After(kRenewalInterval, [this] { RenewOver(stub_.Get().get()); });
+  renewal_ = loop_.After(renewal_interval_, [this] { RenewOver(stub_.Get().get()); });
 }
 
 void Session::LeaveConnection(SessionStream& stream) {

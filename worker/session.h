@@ -54,9 +54,11 @@ class Session {
     std::function<bool(const absl::Status&)> on_refused;
   };
 
-  // `term`: the highest that is known.
+  // `term`: the highest that is known. `renewal_interval`: between two attempts to begin a session
+  // with a renewed certificate.
   Session(EventLoop& loop, std::shared_ptr<rpc::RenewedChannel> channel, uint64_t incarnation,
-          Handler handler, uint64_t term = 0);
+          Handler handler, uint64_t term = 0,
+          std::chrono::nanoseconds renewal_interval = std::chrono::seconds(10));
   ~Session();
 
   // `contact`: what Contact says until the coordinator answers.
@@ -122,6 +124,7 @@ class Session {
   uint32_t attempt_ = 0;
   bool number_is_welcomed_ = false;
   uint64_t term_ = 0;
+  const std::chrono::nanoseconds renewal_interval_;
   uint64_t sequence_ = 0;
   std::chrono::nanoseconds lease_{std::chrono::seconds(5)};
   std::chrono::nanoseconds heartbeat_interval_{std::chrono::seconds(1)};

@@ -5,6 +5,7 @@
 
 #include "core/proto_time.h"
 #include "core/rpc/channel.h"
+#include "core/rpc/status_conversion.h"
 #include "tests/worker/support/processes.h"
 
 namespace meshrun::testing {
@@ -63,10 +64,12 @@ grpc::Status FakeCoordinator::OpenSession(
   Message message;
   while (stream->Read(&message)) {
     if (message.has_hello() && options_.before_welcome) options_.before_welcome();
+    std::optional<absl::Status> verdict = absl::OkStatus();
+    if (message.has_hello() && options_.answer) verdict = options_.answer();
     MutexLock lock(mu_);
     v1::OpenSessionResponse answer;
     answer.mutable_fence()->set_term(options_.term);
-    if (message.has_hello()) {
+    if (message.has_hello() && verdict.has_value() && verdict->ok()) {
       stream_ = stream;
       incarnation_ = message.fence().incarnation();
       *answer.mutable_welcome()->mutable_lease() = ToProtoDuration(options_.lease);
@@ -81,6 +84,8 @@ grpc::Status FakeCoordinator::OpenSession(
     }
     received_.push_back(message);
     changed_.NotifyAll();
+    if (verdict.has_value() && !verdict->ok())
+      return rpc::ToGrpc(*verdict, v1::ERROR_ORIGIN_COORDINATOR);
   }
   MutexLock lock(mu_);
   if (stream_ == stream) stream_ = nullptr;
@@ -106,6 +111,11 @@ std::optional<FakeCoordinator::Message> FakeCoordinator::Await(
 
 std::optional<FakeCoordinator::Message> FakeCoordinator::AwaitKind(Message::MessageCase kind) {
   return Await([kind](const Message& message) { return message.message_case() == kind; });
+}
+
+bool FakeCoordinator::has_session() const {
+  MutexLock lock(mu_);
+  return stream_ != nullptr;
 }
 
 size_t FakeCoordinator::received() const {

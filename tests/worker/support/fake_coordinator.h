@@ -13,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "core/mutex.h"
 #include "meshrun/v1/session.grpc.pb.h"
 #include "meshrun/v1/store_service.grpc.pb.h"
@@ -30,6 +31,9 @@ class FakeCoordinator : public v1::SessionService::Service {
     std::string cluster_id;
     // Called between each Hello and its Welcome.
     std::function<void()> before_welcome;
+    // What a Hello gets: with OK a Welcome, with an error the end of its stream; absent: nothing.
+    // Null: OK.
+    std::function<std::optional<absl::Status>()> answer;
   };
   explicit FakeCoordinator(Options options);
   ~FakeCoordinator() override;
@@ -42,6 +46,8 @@ class FakeCoordinator : public v1::SessionService::Service {
   using Message = v1::OpenSessionRequest;
   std::optional<Message> Await(const std::function<bool(const Message&)>& wanted);
   std::optional<Message> AwaitKind(Message::MessageCase kind);
+  // Whether the last session that got a Welcome goes on.
+  bool has_session() const;
   // How many messages have come that nobody has awaited.
   size_t received() const;
   // To the current session, with the given job's fence.
