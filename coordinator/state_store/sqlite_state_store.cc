@@ -80,12 +80,11 @@ absl::Status SqliteStateStore::Prepare() {
         "another --state-dir",
         path_, version, kSchemaVersion));
   }
-  MESHRUN_RETURN_IF_ERROR(Execute(
-      "CREATE TABLE IF NOT EXISTS rows (kind INTEGER NOT NULL, key TEXT NOT NULL, value BLOB NOT "
-      "NULL, PRIMARY KEY (kind, key)) WITHOUT ROWID"));
-  MESHRUN_RETURN_IF_ERROR(Execute(fmt::format("PRAGMA user_version={}", kSchemaVersion).c_str()));
-  if (sqlite3_prepare_v2(db_, "INSERT OR REPLACE INTO rows VALUES (?1, ?2, ?3)", -1, &put_,
-                         nullptr) != SQLITE_OK ||
+  if (version < kSchemaVersion) MESHRUN_RETURN_IF_ERROR(BeginSchema());
+  if (sqlite3_prepare_v2(db_,
+                         "INSERT INTO rows VALUES (?1, ?2, ?3) "
+                         "ON CONFLICT (kind, key) DO UPDATE SET value = excluded.value",
+                         -1, &put_, nullptr) != SQLITE_OK ||
       sqlite3_prepare_v2(db_, "DELETE FROM rows WHERE kind = ?1 AND key = ?2", -1, &erase_,
                          nullptr) != SQLITE_OK ||
       sqlite3_prepare_v2(db_, "SELECT value FROM rows WHERE kind = ?1 AND key = 'term'", -1, &term_,
@@ -93,6 +92,26 @@ absl::Status SqliteStateStore::Prepare() {
     return Error("cannot prepare statements on");
   }
   return absl::OkStatus();
+}
+
+// Until schema 4 the table was WITHOUT ROWID, where a search reads each row that it looks at whole:
+// every small row beside a value of 15 MiB cost 15 MiB.
+absl::Status SqliteStateStore::BeginSchema() {
+  const std::string moved = fmt::format(
+      "BEGIN IMMEDIATE;"
+      "CREATE TABLE rows_now (kind INTEGER NOT NULL, key TEXT NOT NULL, value BLOB NOT NULL, "
+      "PRIMARY KEY (kind, key));"
+      "CREATE TABLE IF NOT EXISTS rows (kind INTEGER, key TEXT, value BLOB);"
+      "INSERT INTO rows_now SELECT kind, key, value FROM rows;"
+      "DROP TABLE rows;"
+      "ALTER TABLE rows_now RENAME TO rows;"
+      "PRAGMA user_version={};"
+      "COMMIT",
+      kSchemaVersion);
+  const absl::Status status = Execute(moved.c_str());
+  if (!status.ok() && sqlite3_get_autocommit(db_) == 0)
+    sqlite3_exec(db_, "ROLLBACK", nullptr, nullptr, nullptr);
+  return status;
 }
 
 absl::Status SqliteStateStore::ErrorOf(sqlite3* db, std::string_view what) const {

@@ -19,7 +19,7 @@ namespace meshrun::coordinator {
 // Rises with each change of what rows mean, so that an older program refuses what it would misread.
 //   2: appended values have rows of kind "n" (RendezvousStore::ChunkRowKey)
 //   3: jobs may be private, and may be of an array that runs so many of them at a time
-//   4: what is kept of a CompareSet for its repetition is empty
+//   4: what is kept of a CompareSet for its repetition is empty; keys have an index
 inline constexpr int kSchemaVersion = 4;
 
 class SqliteStateStore : public StateStore {
@@ -36,6 +36,8 @@ class SqliteStateStore : public StateStore {
  private:
   explicit SqliteStateStore(std::string path) : path_(std::move(path)) {}
   absl::Status Prepare();
+  // Makes the table, or moves the rows of an older schema to it.
+  absl::Status BeginSchema();
   absl::Status Execute(const char* sql);
   absl::StatusOr<uint64_t> StoredTerm();
   // Within one transaction, checked by `check` first, which sees the stored term.

@@ -1,12 +1,14 @@
 // One suite over all implementations, and what SQLite alone promises.
 #include "coordinator/state_store/state_store.h"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sqlite3.h>
 #include <sys/stat.h>
 
 #include <filesystem>
+#include <fstream>
 #include <functional>
 #include <memory>
 #include <set>
@@ -177,6 +179,58 @@ TEST(SqliteStateStoreTest, ItsFilesAreReadableByItsUserAlone) {
     }
   }
   ::umask(before);
+}
+
+// Bytes that this process has read from files.
+uint64_t BytesRead() {
+  std::ifstream io("/proc/self/io");
+  std::string name;
+  uint64_t bytes = 0;
+  io >> name >> bytes;
+  return bytes;
+}
+
+// 500 small rows beside one of 8 MiB cost 4 GiB.
+TEST(SqliteStateStoreTest, ALargeRowCostsThoseBesideItNothing) {
+  auto store = *SqliteStateStore::Open(Directory());
+  ASSERT_TRUE(
+      store->Commit(0, {Row(v1::STATE_TABLE_VALUES, "j/1/k/a", std::string(8 << 20, 'x'))}).ok());
+  const uint64_t before = BytesRead();
+  for (int i = 0; i < 500; ++i) {
+    const std::string key = fmt::format("j/1/k/b{:03}", i);
+    ASSERT_TRUE(store->Commit(0, {Row(v1::STATE_TABLE_VALUES, key, "small")}).ok());
+    ASSERT_TRUE(store->Commit(0, {Row(v1::STATE_TABLE_VALUES, key, "another")}).ok());
+    ASSERT_TRUE(store->Commit(0, {Erased(v1::STATE_TABLE_VALUES, key)}).ok());
+  }
+  EXPECT_LT(BytesRead() - before, 64u << 20);
+}
+
+TEST(SqliteStateStoreTest, RowsOfAnOlderSchemaAreTakenOver) {
+  const std::string directory = Directory();
+  std::filesystem::create_directories(directory);
+  std::filesystem::permissions(directory, std::filesystem::perms::owner_all);
+  sqlite3* db = nullptr;
+  ASSERT_EQ(sqlite3_open((directory + "/state.sqlite").c_str(), &db), SQLITE_OK);
+  // As coordinators of schema 3 have made it.
+  ASSERT_EQ(
+      sqlite3_exec(db,
+                   "PRAGMA journal_mode=WAL;"
+                   "CREATE TABLE rows (kind INTEGER NOT NULL, key TEXT NOT NULL, value BLOB "
+                   "NOT NULL, PRIMARY KEY (kind, key)) WITHOUT ROWID;"
+                   "INSERT INTO rows VALUES (2, 'b', x'00ff'), (1, 'term', '7'), (2, 'a', '');"
+                   "PRAGMA user_version=3",
+                   nullptr, nullptr, nullptr),
+      SQLITE_OK);
+  sqlite3_close(db);
+  for (int i = 0; i < 2; ++i) {
+    const auto store = SqliteStateStore::Open(directory);
+    ASSERT_TRUE(store.ok()) << store.status();
+    EXPECT_EQ(*(*store)->BeginTerm(), 8u + static_cast<unsigned>(i));
+    const auto rows = *(*store)->Load();
+    ASSERT_EQ(rows.size(), 3u);
+    EXPECT_EQ(rows[1].key(), "a");
+    EXPECT_EQ(rows[2].value(), std::string("\0\xff", 2));
+  }
 }
 
 TEST(SqliteStateStoreTest, RefusesANewerSchema) {
