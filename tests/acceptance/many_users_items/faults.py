@@ -17,7 +17,7 @@ class Fault(typing.NamedTuple):
 
 
 def fault(name, alone=False):
-    """alone: it measures what a coordinator does under attack, so nothing else runs beside it."""
+    """alone: it measures what a coordinator does under attack, or changes what all have; so nothing else runs beside it."""
     def register(function):
         FAULTS.append(Fault(name, function, alone))
         return function

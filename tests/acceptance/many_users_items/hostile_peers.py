@@ -175,5 +175,6 @@ def every_role_at_once(site, seconds, connections):
     figures = (f"{len(waits)} submits of ada's within {max(waits):.2f} s (median {sorted(waits)[len(waits) // 2]:.2f}); "
                f"{more >> 20} MiB more; after it {recovery:.2f} s; {connections} silent connections, {resets} streams reset at once, "
                f"a handshake of a byte a second ended after {slow_peer[0]:.1f} s; calls by code: "
-               + "; ".join(f"{role}: {text}" for role, text in zip(("submit", "read", "operate", "worker"), calls)))
+               + "; ".join(f"{role}: {text}" for role, text in zip(("submit", "read", "operate", "worker"), calls))
+               + f" (operate without {', '.join(HARMFUL)}, by which an operator may end what others do; all at nice 19, as if elsewhere)")
     return figures, max(waits) < 1 and more < 256 << 20 and recovery < 5 and slow_peer[0] < 15

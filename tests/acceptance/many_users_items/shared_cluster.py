@@ -2,6 +2,8 @@
 
 import json
 import tempfile
+import threading
+import time
 
 from clusters import SecureCluster
 from harness import NotHere, Short, binary, check, meshrun
@@ -24,12 +26,12 @@ class SharedCluster(SecureCluster):
         for user in ("ada", "bob"):
             self.issue(user, "--role", "submit", "--user", user)
 
-    def add(self, name, *flags, before="", state=None):
+    def add(self, name, *flags, before="", state=None, env=None):
         """before: commands of a shell that run before the daemon, in a mount namespace of its own."""
         self.issue(name, "--role", "worker", "--node", name)
-        return self.start(name, *flags, before=before, state=state)
+        return self.start(name, *flags, before=before, state=state, env=env)
 
-    def start(self, name, *flags, before="", state=None):
+    def start(self, name, *flags, before="", state=None, env=None):
         """As `add`, with the certificate that it has."""
         if self.users:
             before = f"{self.users.before}\n{before}"
@@ -37,7 +39,7 @@ class SharedCluster(SecureCluster):
         elif before and (reason := why_not("mount -t tmpfs tmpfs /mnt")):
             raise NotHere(reason)
         within = ["unshare", "--mount", "sh", "-ec", f'{before}\nexec "$@"', "sh"] if before else []
-        return super().add(name, flags, state=state, within=within)
+        return super().add(name, flags, env=env, state=state, within=within)
 
     def home(self, user):
         """A directory where the user's ranks may write; of a user whom no host knows, one that all may read."""
@@ -74,3 +76,38 @@ class SharedCluster(SecureCluster):
                 raise Short(f"{job_id} ended with {code}: {self.job(job_id).get('reason')} {err.strip()[-200:]}")
             restarts = self.job(job_id).get("restarts", 0)
             check(restarts == 0, f"{job_id}: {restarts} restarts")
+
+
+class Others:
+    """Submits one job of ada's after another while it is entered: each must be taken within a second."""
+
+    PAUSE = 0.05
+
+    def __init__(self, cluster):
+        self.cluster, self.seconds, self.error = cluster, [], None
+        self.over = threading.Event()
+        self.thread = threading.Thread(target=self.submit, daemon=True)
+
+    def submit(self):
+        try:
+            while not self.seconds or not self.over.wait(self.PAUSE):
+                began = time.monotonic()
+                self.cluster.submit("ada", ["--hold"], "true")
+                self.seconds.append(time.monotonic() - began)
+        except Exception as error:
+            self.error = error
+
+    def __enter__(self):
+        self.thread.start()
+        return self
+
+    def __exit__(self, kind, *_):
+        self.over.set()
+        self.thread.join()
+        if kind is None and self.error is not None:
+            raise self.error
+        if kind is None:
+            check(max(self.seconds) < 1, f"a submit of ada's took {max(self.seconds):.2f} s meanwhile")
+
+    def __str__(self):
+        return f"{len(self.seconds)} submits of ada's meanwhile within {max(self.seconds):.2f} s"
