@@ -266,6 +266,7 @@ void Session::OnWelcome(SessionStream& stream, const v1::OpenSessionResponse& me
   // The coordinator ends those that come too late, or makes one of them the session.
   hurry_until_ = Time();
   loop_.Cancel(reconnect_);
+  loop_.Cancel(renewal_);
   heartbeats_sent_.clear();
   contact_ = std::max(contact_, stream.hello_sent());
   backoff_ = std::chrono::nanoseconds(0);
@@ -390,7 +391,8 @@ void Session::OnDone(const SessionStream* stream, absl::Status status) {
     return;
   }
   if (open()) {
-    if (was_asked && stream_place > open_->place()) RetryRenewal(status);
+    // Attempts of one number are made side by side after a silence.
+    if (was_asked && stream_place.first > open_->place().first) RetryRenewal(status);
     return;
   }
   if (was_superseded) return;

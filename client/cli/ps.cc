@@ -67,9 +67,11 @@ int Run(const PsFlags& flags) {
     for (const v1::Job& job : *jobs) fmt::print("{}\n", job.job_id());
   } else if (jobs->empty()) {
     const bool narrowed = !flags.user.empty() || !flags.states.empty();
-    Say(narrowed    ? "no such job"
-        : flags.all ? "no jobs yet"
-                    : "no job is active; 'meshrun ps --all' lists those that have ended");
+    const bool hides_ended = !flags.all && flags.states.empty();
+    Say(hides_ended ? fmt::format("no {}job is active; --all lists those that have ended too",
+                                  narrowed ? "such " : "")
+        : narrowed  ? "no such job"
+                    : "no jobs yet");
   } else {
     fmt::print("{}", JobTable(*jobs, WallNow(), TableWidth(StyleOf(1))));
   }

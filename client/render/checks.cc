@@ -22,10 +22,14 @@ Checks LimitChecks(const std::vector<v1::Node>& nodes) {
   std::map<std::string_view, std::vector<std::string>> unlimited;
   for (const v1::Node& node : nodes) {
     const auto& limits = node.resources().limits();
-    for (const std::string_view limit : {"memory", "cpu", "pids"}) {
-      if (std::find(limits.begin(), limits.end(), limit) == limits.end())
-        unlimited[limit].push_back(node.name());
-    }
+    const auto keeps = [&limits](std::string_view limit) {
+      return std::find(limits.begin(), limits.end(), limit) != limits.end();
+    };
+    if (!keeps("memory")) unlimited["memory"].push_back(node.name());
+    if (!keeps("cpu") && !keeps("cpu-quota")) unlimited["cpu"].push_back(node.name());
+    if (!keeps("pids")) unlimited["pids"].push_back(node.name());
+    if (!keeps("devices") && node.resources().gpus_size() > 0)
+      unlimited["devices"].push_back(node.name());
   }
   Checks checks;
   for (auto& [limit, without] : unlimited) {

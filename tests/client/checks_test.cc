@@ -41,8 +41,17 @@ TEST(LimitChecksTest, ALimitIsNamedWithTheNodesThatDoNotKeepIt) {
 
 TEST(LimitChecksTest, WhereEachNodeKeepsThemThereIsNothingToSay) {
   EXPECT_TRUE(LimitChecks({LimitedNode("n1", {"memory", "cpu", "pids"})}).empty());
+  EXPECT_TRUE(LimitChecks({LimitedNode("n1", {"memory", "cpu-quota", "pids"})}).empty());
   EXPECT_TRUE(LimitChecks({}).empty());
   EXPECT_EQ(LimitChecks({LimitedNode("n1", {})}).size(), 3u);
+}
+
+TEST(LimitChecksTest, DevicesAreOfNodesWithGpus) {
+  v1::Node node = LimitedNode("n1", {"memory", "cpu", "pids"});
+  node.mutable_resources()->add_gpus();
+  EXPECT_EQ(LimitChecks({node}).size(), 1u);
+  node.mutable_resources()->add_limits("devices");
+  EXPECT_TRUE(LimitChecks({node}).empty());
 }
 
 TEST(CheckListTest, OffATerminalEachCheckIsOneRow) {

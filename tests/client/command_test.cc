@@ -836,7 +836,9 @@ TEST_F(CommandTest, TheDoctorFindsTheProgramsAndTheCluster) {
   const json node = json::parse(Run({"nodes", "-o", "json"}).out).at("nodes").at(0);
   const json limits = node.at("resources").value("limits", json::array());
   for (const std::string limit : {"memory", "cpu", "pids"}) {
-    const bool is_kept = std::find(limits.begin(), limits.end(), json(limit)) != limits.end();
+    const bool is_kept = std::find(limits.begin(), limits.end(), json(limit)) != limits.end() ||
+                         (limit == "cpu" && std::find(limits.begin(), limits.end(),
+                                                      json("cpu-quota")) != limits.end());
     EXPECT_EQ(levels[limit + " limits"], is_kept ? "" : "warn") << result.out << node;
   }
   EXPECT_THAT(Run({"doctor"}).out, HasSubstr("coordinator " + address));
