@@ -257,7 +257,7 @@ EventLoop::Batch EventLoop::TakeBatch() {
 }
 
 void EventLoop::AddTo(std::string* record, const v1::StateEvent& event) const {
-  if (!record_.is_open()) return;
+  if (options_.record_path.empty()) return;
   std::ostringstream bytes;
   google::protobuf::util::SerializeDelimitedToOstream(WithoutValues(event), &bytes);
   *record += bytes.str();

@@ -79,6 +79,8 @@ class EventLoop {
     bool has_cluster_id = false;
     // The state is a copy: RollCall comes first.
     bool restored = false;
+    // So much of the store's rows is in memory at once, about.
+    size_t part_bytes = 4u << 20;
     // Called on the loop's thread at each turn, at least once a second: for health checks.
     std::function<void()> on_turn;
   };

@@ -12,8 +12,6 @@ namespace meshrun::coordinator {
 namespace {
 
 constexpr int kClusterIdLength = 20;
-// So much of the rows is in memory at once, about.
-constexpr size_t kPartBytes = 4u << 20;
 
 }  // namespace
 
@@ -58,7 +56,7 @@ absl::StatusOr<EventLoop::Loaded> EventLoop::Load(
   MESHRUN_RETURN_IF_ERROR(options_.store.ForEachRow([&](v1::StateRow row) {
     bytes += row.value().size();
     *restore.add_rows() = std::move(row);
-    if (bytes >= kPartBytes) {
+    if (bytes >= options_.part_bytes) {
       step(/*more=*/true);
       bytes = 0;
     }

@@ -123,7 +123,7 @@ class BackupCall : public grpc::ServerWriteReactor<v1::BackupResponse> {
       return status.ok();
     }));
     MESHRUN_RETURN_IF_ERROR(status);
-    rows.push_back(std::move(term));
+    if (!term.key().empty()) rows.push_back(std::move(term));
     return copy->Commit(/*term=*/0, rows);
   }
 

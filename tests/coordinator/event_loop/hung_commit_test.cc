@@ -183,7 +183,8 @@ class HungCommitTest : public ::testing::Test {
   FaultyStateStore store_{std::make_unique<MemoryStateStore>(), broken_, &hung_};
   Recipients recipients_;
   std::set<std::shared_ptr<Inbox>> calls_;
-  EventLoop loop_{{.clock = clock_, .store = store_, .recipients = recipients_}};
+  // Each row is a part of its own.
+  EventLoop loop_{{.clock = clock_, .store = store_, .recipients = recipients_, .part_bytes = 1}};
 };
 
 TEST_F(HungCommitTest, AMinuteOfItLosesNoWorkerAndNoCall) {

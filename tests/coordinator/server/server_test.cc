@@ -518,6 +518,35 @@ TEST_F(ServerTest, ARecordingReplaysToTheSameState) {
   }
 }
 
+// A state of several parts.
+TEST(EventLoopTest, ARowThatCannotBeReadIsToldWhereverItStands) {
+  for (const char* const key : {"a-1", "m-1", "z-1"}) {
+    MemoryStateStore store;
+    std::vector<v1::StateRow> rows;
+    for (const char* const id : {"a-1", "b-1", "m-1", "y-1", "z-1"}) {
+      v1::JobRecord record;
+      record.mutable_job()->set_job_id(id);
+      record.mutable_job()->set_state(v1::JOB_STATE_SUCCEEDED);
+      record.set_submit_sequence(rows.size() + 1);
+      v1::StateRow& row = rows.emplace_back();
+      row.set_table(v1::STATE_TABLE_JOBS);
+      row.set_key(id);
+      row.set_value(id == std::string_view(key) ? "\xff\xff" : record.SerializeAsString());
+    }
+    ASSERT_TRUE(store.Commit(0, rows).ok());
+    Recipients recipients;
+    for (const size_t part_bytes : {size_t{1}, size_t{1} << 20}) {
+      EventLoop loop({.clock = Clock::Real(),
+                      .store = store,
+                      .recipients = recipients,
+                      .part_bytes = part_bytes});
+      const absl::Status started = loop.Start();
+      EXPECT_TRUE(absl::IsDataLoss(started)) << key;
+      EXPECT_THAT(std::string(started.message()), HasSubstr(fmt::format("key '{}'", key)));
+    }
+  }
+}
+
 TEST(EventLoopTest, AFullQueueRefusesCallsAndSaysSo) {
   MemoryStateStore store;
   Recipients recipients;

@@ -363,6 +363,11 @@ TEST_F(RendezvousStoreTest, EveryJobKeepsSomeAnswers) {
     id_ = job;
     EXPECT_EQ(Add("n", 1, fmt::format("{:0>4000}", 8990)), 8991) << job;
   }
+  size_t kept = 0;
+  for (const v1::StateRow& row : h.rows()) {
+    if (row.table() == v1::STATE_TABLE_REQUESTS) kept += row.key().size() + row.value().size();
+  }
+  EXPECT_LE(kept, RendezvousStore::kMaxAnswerBytes + (1u << 20));
 }
 
 TEST_F(RendezvousStoreTest, WhatChangedNothingIsNotKept) {
