@@ -291,8 +291,12 @@ bool Queue::IsOverQuota(const QueueIndex::Entry& entry, const Job& job) {
     const auto first = waits_in_.find(scope.Key());
     if (first == waits_in_.end() || first->second == job.id()) continue;
     entry.shape->over_quota = true;
-    entry.shape->refusal =
-        fmt::format("behind job {}, for which {} has no room", first->second, scope.Words());
+    // What is said of a job of the same shape is true of this one too.
+    const QueueIndex::Entry* const waiting = jobs_.queue().Find(first->second);
+    if (waiting == nullptr || waiting->shape != entry.shape) {
+      entry.shape->refusal =
+          fmt::format("behind job {}, for which {} has no room", first->second, scope.Words());
+    }
     return true;
   }
   // Before it is placed: a job that may not start is no head, and nobody makes room for it.

@@ -328,6 +328,15 @@ TEST_F(PolicyTest, AJobThatLivesOnDoesNotGrowBeyondItsQuota) {
   EXPECT_LE(h.job(id).world_size(), 4u);
 }
 
+TEST_F(PolicyTest, NoJobWaitsBehindItself) {
+  Set("accounts: {physics: {limits: {running_ranks: 6}}}");
+  h.SubmitAs("bob", Of(MakeSpec(1, 3), "physics"));
+  const std::string first = h.SubmitAs("ada", Of(MakeSpec(1, 6), "physics"));
+  const std::string second = h.SubmitAs("ada", Of(MakeSpec(1, 6), "physics"));
+  for (const std::string& id : {first, second})
+    EXPECT_THAT(h.job(id).reason(), HasSubstr("account physics runs 3 ranks, and 6 more"));
+}
+
 // Small jobs would go past it for ever.
 TEST_F(PolicyTest, InAnAccountTheFirstThatItsQuotaKeepsBackIsNext) {
   Set("accounts: {physics: {limits: {running_ranks: 6}}}");
