@@ -48,9 +48,9 @@ def run(new_site):
     meshrun()
     outcomes = [Outcomes([], [], []) for _ in FAULTS]
     with concurrent.futures.ThreadPoolExecutor(AT_ONCE) as pool:
-        for each, outcome in zip(FAULTS, outcomes):
-            if not each.alone:
-                pool.submit(outcome.add, each, new_site)
+        beside = [pool.submit(outcome.add, each, new_site) for each, outcome in zip(FAULTS, outcomes) if not each.alone]
+    for done in beside:
+        done.result()
     for each, outcome in zip(FAULTS, outcomes):
         if each.alone:
             outcome.add(each, new_site)

@@ -24,7 +24,7 @@ for step in range(int(sys.argv[1])):
 """
 # A process of another session, without an environment, whose supervisor dies. A rank of another user cannot kill it, and says which one
 # it is.
-ESCAPE = "setsid env -i sleep {seconds} & sleep 0.2; kill -9 $PPID || echo $PPID > supervisor; sleep 1000"
+ESCAPE = "setsid env -i sleep {seconds} & sleep 0.2; kill -9 $PPID || {{ echo $PPID > supervisor.$$; mv supervisor.$$ supervisor; }}; sleep 1000"
 # Its child is of a session of its own and ends by no signal that can be caught.
 STUBBORN = "trap '' TERM; while :; do sleep 1; done"
 FORKS = """#!/usr/bin/python3
@@ -116,7 +116,7 @@ def escape(site, *flags):
     second = cluster.submit("ada", ["--nproc-per-node", 4], "sh", "-c", f"pgrep -x -f 'sleep {seconds}' && exit 1; exit 0")
     if cluster.users:
         supervisor = cluster.home("bob") / "supervisor"
-        wait_until(lambda: supervisor.exists() and supervisor.read_text().endswith("\n"), 20, "bob's ranks may not kill their supervisor")
+        wait_until(supervisor.exists, 20, "bob's ranks may not kill their supervisor")
         kill(int(supervisor.read_text().split()[0]))
     cluster.run("bob", "wait", first)
     cluster.succeeds([second])

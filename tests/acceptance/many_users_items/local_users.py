@@ -3,6 +3,7 @@
 import os
 import pathlib
 import pwd
+import random
 import shlex
 import subprocess
 
@@ -31,7 +32,9 @@ class LocalUsers:
         if os.geteuid() != 0:
             raise PermissionError("only root runs ranks of other users")
         taken = {entry.pw_uid for entry in pwd.getpwall()}
-        self.uids = dict(zip(NAMES, (uid for uid in range(23700, 65000) if uid not in taken)))
+        # Several clusters run at once.
+        first = random.randrange(20_000, 60_000)
+        self.uids = dict(zip(NAMES, (uid for uid in range(first, 65000) if uid not in taken)))
         self.homes = {name: site.directory / "home" / name for name in NAMES}
         site.directory.chmod(0o755)
         make(site.directory / "home", 0o755)

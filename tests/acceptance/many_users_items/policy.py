@@ -60,7 +60,8 @@ def ada_is_next(site):
     bobs = [job for job in jobs.values() if job["submitter"] == "bob"]
     before = sum("startedAt" in job and submitted < at(job["startedAt"]) < started for job in bobs)
     waiting = sum("startedAt" not in job or at(job["startedAt"]) > started for job in bobs)
-    check(took < 3 and before == 0 and waiting > 10, f"it took {took:.1f} s; {before} of bob's jobs went before it, {waiting} wait")
+    # One may have been placed before her submit, and have begun after it.
+    check(took < 3 and before <= 1 and waiting > 10, f"it took {took:.1f} s; {before} of bob's jobs went before it, {waiting} wait")
     return f"{took:.1f} s, and {waiting} jobs of bob's that were there before her start later"
 
 
