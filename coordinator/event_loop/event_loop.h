@@ -123,19 +123,18 @@ class EventLoop {
   enum class Mode { kWriting, kHung, kFailed };
   enum class Work { kNone, kCommit, kProbe, kRestore };
 
-  // A state machine with what the store has.
-  struct Loaded {
+  // A state machine with what the store has, the actions of its start, and the time of that.
+  struct RestoredState {
     std::unique_ptr<StateMachine> machine;
-    // Those of its start.
     Actions actions;
     int64_t now_nanos = 0;
-    // Its events, as they are recorded.
-    std::string record;
   };
   // What a piece of work on a StoreThread leaves.
   struct Outcome {
     absl::Status status;
-    Loaded loaded;
+    RestoredState state;
+    // Its events, as they are recorded.
+    std::string record;
   };
 
   // event_loop.cc
@@ -168,10 +167,11 @@ class EventLoop {
   // restore.cc
   // Without rows.
   v1::StateEvent RestoreEvent() const;
+  // Called with the event of a part before it is stepped.
+  using OnPart = std::function<void(v1::StateEvent& part)>;
   // Reads the store part by part, so that its rows need no memory beside the state machine's. Any
-  // thread. `restored`: as RestoreEvent's. `on_part`: called with the rows of each; may be null.
-  absl::StatusOr<Loaded> Load(bool restored,
-                              const std::function<void(const v1::RestoreEvent&)>& on_part) const;
+  // thread. `is_copy`: RestoreEvent.restored. `on_part` may be null.
+  absl::StatusOr<RestoredState> ReadState(bool is_copy, const OnPart& on_part) const;
   absl::Status Restore();
   // What BeginAnew says.
   void Begin(const BeginAnew& anew);
@@ -223,7 +223,7 @@ class EventLoop {
 
   // Read-only: what is on disk, to answer reads from; null until it is loaded.
   std::unique_ptr<StateMachine> view_;
-  std::shared_ptr<Outcome> loaded_;
+  std::shared_ptr<Outcome> view_outcome_;
   SteadyNanos read_only_began_{0};
   SteadyNanos load_began_{0};
   Batch waiting_reads_;

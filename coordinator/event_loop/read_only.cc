@@ -84,6 +84,8 @@ void EventLoop::EnterReadOnly(Mode mode, const std::string& reason) {
   }
   mode_ = mode;
   if (mode == Mode::kFailed) {
+    // What it believes was not written.
+    machine_ = std::make_unique<StateMachine>();
     options_.recipients.EndCalls(Refusal());
     waiting_reads_.clear();
     next_attempt_ = options_.clock.SteadyNow() + kAttemptInterval;
@@ -112,16 +114,16 @@ void EventLoop::AnswerUncommittedReads() {
 void EventLoop::LoadView() {
   view_.reset();
   load_began_ = options_.clock.SteadyNow();
-  loaded_ = std::make_shared<Outcome>();
-  loads_.Begin([this, loaded = loaded_.get()] {
-    auto state = Load(/*restored=*/false, nullptr);
+  view_outcome_ = std::make_shared<Outcome>();
+  loads_.Begin([this, loaded = view_outcome_.get()] {
+    auto state = ReadState(/*is_copy=*/false, nullptr);
     loaded->status = state.status();
-    if (state.ok()) loaded->loaded = *std::move(state);
+    if (state.ok()) loaded->state = *std::move(state);
   });
 }
 
 void EventLoop::OnViewLoaded() {
-  const std::shared_ptr<Outcome> loaded = std::move(loaded_);
+  const std::shared_ptr<Outcome> loaded = std::move(view_outcome_);
   if (mode_ == Mode::kWriting) return;
   if (load_began_ < read_only_began_) {
     // Left from the last time.
@@ -130,8 +132,8 @@ void EventLoop::OnViewLoaded() {
   }
   if (loaded->status.ok()) {
     // Its rows stay unwritten.
-    view_ = std::move(loaded->loaded.machine);
-    frozen_now_nanos_ = loaded->loaded.now_nanos;
+    view_ = std::move(loaded->state.machine);
+    frozen_now_nanos_ = loaded->state.now_nanos;
   }
   if (view_ == nullptr) RefuseWaitingReads();
   for (v1::StateEvent& event : std::exchange(waiting_reads_, {})) AnswerRead(std::move(event));
@@ -148,12 +150,13 @@ void EventLoop::BeginProbe() {
   work_ = Work::kProbe;
   work_began_ = options_.clock.SteadyNow();
   outcome_ = std::make_shared<Outcome>();
-  commits_.Begin([this, restored = restored_, outcome = outcome_.get()] {
+  commits_.Begin([this, is_copy = restored_, outcome = outcome_.get()] {
     outcome->status = options_.store.Commit(term_, {TermRow(term_)});
     if (!outcome->status.ok()) return;
-    auto state = Load(restored, nullptr);
+    auto state = ReadState(
+        is_copy, [this, outcome](const v1::StateEvent& part) { AddTo(&outcome->record, part); });
     if (state.ok()) {
-      outcome->loaded = *std::move(state);
+      outcome->state = *std::move(state);
     } else {
       log::Error("still read-only", {{"why", state.status()}});
       outcome->status = state.status();
@@ -163,10 +166,10 @@ void EventLoop::BeginProbe() {
 
 void EventLoop::OnProbed(Outcome& outcome) {
   if (!outcome.status.ok()) return;
-  machine_ = std::move(outcome.loaded.machine);
-  unrecorded_ = std::move(outcome.loaded.record);
-  unreleased_ = std::move(outcome.loaded.actions.list);
-  BeginCommit(Work::kRestore, std::move(outcome.loaded.actions.rows));
+  machine_ = std::move(outcome.state.machine);
+  unrecorded_ = std::move(outcome.record);
+  unreleased_ = std::move(outcome.state.actions.list);
+  BeginCommit(Work::kRestore, std::move(outcome.state.actions.rows));
 }
 
 void EventLoop::LeaveReadOnly() {
@@ -186,6 +189,10 @@ void EventLoop::LeaveReadOnly() {
   Batch batch = std::exchange(held_, {});
   for (v1::StateEvent& event : std::exchange(waiting_reads_, {})) {
     batch.push_back(std::move(event));
+  }
+  if (failed) {
+    // The state is younger than they are.
+    for (v1::StateEvent& event : batch) event.set_now_nanos(Now().count());
   }
   if (!batch.empty()) Process(std::move(batch));
 }
@@ -259,7 +266,10 @@ void EventLoop::ProcessReadOnly(Batch batch) {
     } else if (event.has_session_closed()) {
       options_.recipients.Close(event.session_closed().session_id(), absl::OkStatus());
       if (hung) held_.push_back(std::move(event));
-    } else if (event.has_call_cancelled() || event.has_set_policy()) {
+    } else if (event.has_set_policy()) {
+      // The state that is restored may have been read with the one before.
+      held_.push_back(std::move(event));
+    } else if (event.has_call_cancelled()) {
       if (hung) held_.push_back(std::move(event));
     } else if (IsRead(event)) {
       AnswerRead(std::move(event));

@@ -12,6 +12,8 @@ namespace meshrun::coordinator {
 namespace {
 
 constexpr int kClusterIdLength = 20;
+// What a row takes beside its key and value, about.
+constexpr size_t kRowBytes = 128;
 
 }  // namespace
 
@@ -29,20 +31,19 @@ v1::StateEvent EventLoop::RestoreEvent() const {
   return event;
 }
 
-absl::StatusOr<EventLoop::Loaded> EventLoop::Load(
-    bool restored, const std::function<void(const v1::RestoreEvent&)>& on_part) const {
-  Loaded out;
+absl::StatusOr<EventLoop::RestoredState> EventLoop::ReadState(bool is_copy,
+                                                              const OnPart& on_part) const {
+  RestoredState out;
   out.machine = std::make_unique<StateMachine>();
   v1::StateEvent event = RestoreEvent();
   v1::RestoreEvent& restore = *event.mutable_restore();
-  restore.set_restored(restored);
+  restore.set_restored(is_copy);
+  if (options_.audit_file != nullptr) restore.set_audit_file_has(audit_file_had_);
   const auto step = [&](bool more) {
     restore.set_more(more);
     event.set_end_of_batch(!more);
-    if (on_part != nullptr) on_part(restore);
-    if (!more && options_.audit_file != nullptr) restore.set_audit_file_has(audit_file_had_);
     event = Stamped(std::move(event));
-    AddTo(&out.record, event);
+    if (on_part != nullptr) on_part(event);
     Actions actions = out.machine->Step(event);
     out.now_nanos = event.now_nanos();
     out.actions.damage.Update(actions.damage);
@@ -54,7 +55,7 @@ absl::StatusOr<EventLoop::Loaded> EventLoop::Load(
   };
   size_t bytes = 0;
   MESHRUN_RETURN_IF_ERROR(options_.store.ForEachRow([&](v1::StateRow row) {
-    bytes += row.value().size();
+    bytes += kRowBytes + row.key().size() + row.value().size();
     *restore.add_rows() = std::move(row);
     if (bytes >= options_.part_bytes) {
       step(/*more=*/true);
@@ -85,18 +86,21 @@ absl::Status EventLoop::FindClusterId() {
 
 absl::Status EventLoop::Restore() {
   // A row that cannot be read is told before the roll call writes beside it.
-  if (restored_) MESHRUN_RETURN_IF_ERROR(Load(/*restored=*/false, nullptr).status());
+  if (restored_) MESHRUN_RETURN_IF_ERROR(ReadState(/*is_copy=*/false, nullptr).status());
   const bool catches_up =
       options_.audit_file != nullptr && !std::exchange(audit_file_is_read_, true);
-  MESHRUN_ASSIGN_OR_RETURN(Loaded loaded, Load(restored_, [&](const v1::RestoreEvent& part) {
-                             if (!catches_up) return;
-                             options_.audit_file->CatchUp(part.rows());
-                             audit_file_had_ = options_.audit_file->last();
+  MESHRUN_ASSIGN_OR_RETURN(RestoredState state, ReadState(restored_, [&](v1::StateEvent& part) {
+                             if (catches_up) {
+                               options_.audit_file->CatchUp(part.restore().rows());
+                               audit_file_had_ = options_.audit_file->last();
+                               part.mutable_restore()->set_audit_file_has(audit_file_had_);
+                             }
+                             AddTo(&unrecorded_, part);
                            }));
-  machine_ = std::move(loaded.machine);
-  MESHRUN_RETURN_IF_ERROR(options_.store.Commit(term_, loaded.actions.rows));
+  machine_ = std::move(state.machine);
+  MESHRUN_RETURN_IF_ERROR(options_.store.Commit(term_, state.actions.rows));
   if (!machine_->outdated().empty()) log::Error(machine_->outdated());
-  record_ << std::exchange(unrecorded_, {}) << loaded.record << std::flush;
+  record_ << std::exchange(unrecorded_, {}) << std::flush;
   return absl::OkStatus();
 }
 

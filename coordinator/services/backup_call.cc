@@ -115,7 +115,7 @@ class BackupCall : public grpc::ServerWriteReactor<v1::BackupResponse> {
         term = std::move(row);
         return true;
       }
-      bytes += row.value().size();
+      bytes += row.key().size() + row.value().size();
       rows.push_back(std::move(row));
       if (bytes < kTransactionBytes) return true;
       bytes = 0;

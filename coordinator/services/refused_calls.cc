@@ -16,7 +16,8 @@ void RefusedCalls::OnRefused(const v1::Caller& caller, std::string_view method,
   if (absl::IsResourceExhausted(why) && !caller.nodes().empty()) return;
   MutexLock lock(mu_);
   if (loop_ == nullptr) return;
-  const auto not_recorded = limit_.Admit(caller.user(), clock_.SteadyNow());
+  RefusalLimit& limit = absl::IsResourceExhausted(why) ? too_many_ : limit_;
+  const auto not_recorded = limit.Admit(caller.user(), clock_.SteadyNow());
   if (!not_recorded.has_value()) return;
   v1::StateEvent event;
   *event.mutable_caller() = caller;

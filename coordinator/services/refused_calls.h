@@ -28,6 +28,8 @@ class RefusedCalls {
   Mutex mu_;
   EventLoop* loop_ MESHRUN_GUARDED_BY(mu_);
   RefusalLimit limit_ MESHRUN_GUARDED_BY(mu_);
+  // Calls that are too many: a busy client must not fill the audit, nor hide what it may not do.
+  RefusalLimit too_many_ MESHRUN_GUARDED_BY(mu_){5, 1.0 / 60};
 };
 
 }  // namespace meshrun::coordinator

@@ -67,10 +67,7 @@ void StateMachine::Submit(uint64_t call_id, const v1::SubmitJobRequest& request)
         spec.has_array() ? static_cast<uint32_t>(spec.array().indices_size()) : 1);
   }
   if (allowed.ok()) allowed = CheckArray(spec);
-  if (allowed.ok()) {
-    allowed = parts_->jobs.CheckRoom(
-        spec, spec.has_array() ? static_cast<size_t>(spec.array().indices_size()) : 1);
-  }
+  if (allowed.ok()) allowed = parts_->jobs.CheckRoom(spec);
   if (!allowed.ok()) {
     context.Reply(call_id, std::move(allowed));
     return;

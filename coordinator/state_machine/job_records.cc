@@ -141,8 +141,16 @@ void JobTable::OnRestored() {
       // A row of an older coordinator.
       job.record.set_gpus_per_proc(job.view.ranks(0).assignment().gpus_size());
     }
+    // What a start changes of a job is written, and nothing else: all of them can be large.
+    const bool was_changed = changed_.contains(job.id());
+    const v1::JobState state = job.view.state();
+    const std::string before = RecordWithoutView(job).SerializeAsString();
     job.view.set_state(v1::JOB_STATE_UNSPECIFIED);
     Enter(job, phase, job.view.reason());
+    if (!was_changed && job.view.state() == state &&
+        RecordWithoutView(job).SerializeAsString() == before) {
+      changed_.erase(job.id());
+    }
   }
 }
 
@@ -267,7 +275,7 @@ void JobTable::ForgetEnded() {
     }
     context_.Erase(v1::STATE_TABLE_JOBS, id);
     context_.private_jobs.erase(id);
-    kept_.Change(job.view.submitter(), job.kept_bytes, 0);
+    kept_.Change(job.view.submitter(), job.kept_bytes, 0, -static_cast<ptrdiff_t>(job.kept_bytes));
     by_request_.erase(job.record.request_id());
     by_sequence_.erase(sequence);
     jobs_.erase(id);

@@ -13,6 +13,14 @@
 #include "core/status.h"
 
 namespace meshrun::coordinator {
+namespace {
+
+constexpr size_t kArrayVariablesBytes = 1 << 10;
+// A rank in the table of a generation takes so much less than its status.
+constexpr size_t kWorldRanksOfARank = 16;
+
+}  // namespace
+
 std::string_view StateName(v1::JobState state) {
   std::string_view name = v1::JobState_Name(state);
   name.remove_prefix(std::string_view("JOB_STATE_").size());
@@ -117,15 +125,28 @@ Job& JobTable::AddOne(const std::string& id, const v1::JobSpec& spec) {
   return job;
 }
 
-absl::Status JobTable::CheckRoom(const v1::JobSpec& spec, size_t jobs) const {
-  return kept_.CheckRoom(context_.user, jobs * KeptJobs::BytesOf(spec, {}, 0),
+absl::Status JobTable::CheckRoom(const v1::JobSpec& spec) const {
+  // As AddOne keeps it; of an array each job has three variables more.
+  v1::JobSpec kept = spec;
+  kept.clear_array();
+  const EnvEntries env = TakeEnvironment(kept);
+  const size_t jobs = spec.has_array() ? static_cast<size_t>(spec.array().indices_size()) : 1;
+  const size_t more = spec.has_array() ? kArrayVariablesBytes : 0;
+  return kept_.CheckRoom(context_.user, jobs * (KeptJobs::BytesOf(kept, env) + more),
                          context_.retention.job_bytes());
 }
 
 void JobTable::CountBytes(Job& job) {
-  const int ranks = job.ended() ? job.view.ranks_size() : 0;
-  const size_t bytes = KeptJobs::BytesOf(job.view.spec(), job.record, ranks);
-  kept_.Change(job.view.submitter(), std::exchange(job.kept_bytes, bytes), bytes);
+  size_t bytes = KeptJobs::BytesOf(job.view.spec(), job.record.env());
+  if (job.ended()) {
+    size_t ranks = static_cast<size_t>(job.view.ranks_size());
+    for (const auto& [generation, world] : job.worlds)
+      ranks += static_cast<size_t>(world->ranks_size()) / kWorldRanksOfARank;
+    bytes += KeptJobs::kRankBytes * ranks;
+  }
+  const size_t before = std::exchange(job.kept_bytes, bytes);
+  kept_.Change(job.view.submitter(), before, bytes,
+               job.ended() ? static_cast<ptrdiff_t>(bytes) : ptrdiff_t{0});
 }
 
 std::vector<Job*> JobTable::OfArray(const std::string& array_id) {
@@ -234,7 +255,7 @@ void JobTable::Enter(Job& job, JobPhase phase, std::string reason) {
     usage_.Append(context_, context_.retention.usage_records(),
                   UsageOf(job, context_.held_times.Of(job.id(), context_.wall)));
     context_.held_times.Forget(job.id());
-    if (kept_.IsShortened(job.view.submitter(), job.kept_bytes))
+    if (kept_.IsShortened(job.view.submitter(), job.kept_bytes, context_.retention.job_bytes()))
       Shorten(job.view.mutable_spec(), &job.record);
     CountBytes(job);
   }

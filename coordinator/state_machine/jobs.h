@@ -259,8 +259,8 @@ class JobTable {
   const Quotas& quotas() const { return quotas_; }
   using UsageLog = RowLog<v1::UsageRecord, &v1::UsageRecord::finished_at>;
   const UsageLog& usage() const { return usage_; }
-  // RESOURCE_EXHAUSTED: so many more jobs of the caller's would be too much to keep.
-  absl::Status CheckRoom(const v1::JobSpec& spec, size_t jobs) const;
+  // RESOURCE_EXHAUSTED: the job, or the array, of the caller's would be too much to keep.
+  absl::Status CheckRoom(const v1::JobSpec& spec) const;
   // Whose quotas the job counts in.
   std::vector<PolicyScope> ScopesOf(const Job& job) const;
   // The policy has changed.
@@ -328,6 +328,7 @@ class JobTable {
   void IndexWaits(const Job& job);
   // What it counts as has changed.
   void Count(Job& job);
+  // Once when it comes, and once when it has ended.
   void CountBytes(Job& job);
   // It gets another turn when it is in the queue again.
   void ForgetTurn(Job& job);

@@ -9,9 +9,13 @@
 namespace meshrun::coordinator {
 namespace {
 
-// Ended jobs are kept whole while their user's jobs have no more in all, or they are small.
-constexpr size_t kKeptWhole = 16u << 20;
+// Ended jobs are kept whole while their user's jobs have no more than this part of what all may
+// have, or they are small.
+constexpr size_t kPartKeptWhole = 32;
 constexpr size_t kSmall = 32u << 10;
+// What a text of a list takes in memory beside its bytes, and a variable of the environment.
+constexpr size_t kTextBytes = 48;
+constexpr size_t kEntryBytes = 130;
 
 }  // namespace
 
@@ -19,9 +23,12 @@ size_t ShareOf(size_t most, size_t others, size_t least) {
   return std::max(least, (most - std::min(others, most)) / 2);
 }
 
-size_t KeptJobs::BytesOf(const v1::JobSpec& spec, const v1::JobRecord& record, int ranks) {
-  size_t bytes = kJobBytes + spec.ByteSizeLong() + kRankBytes * static_cast<size_t>(ranks);
-  for (const v1::EnvEntry& entry : record.env()) bytes += entry.ByteSizeLong();
+size_t KeptJobs::BytesOf(const v1::JobSpec& spec, const EnvEntries& env) {
+  const int texts =
+      spec.command_size() + spec.constraints_size() + spec.exclude_nodes_size() + spec.after_size();
+  size_t bytes = kJobBytes + spec.ByteSizeLong() + kTextBytes * static_cast<size_t>(texts) +
+                 kEntryBytes * static_cast<size_t>(spec.env_size() + env.size());
+  for (const v1::EnvEntry& entry : env) bytes += entry.ByteSizeLong();
   return bytes;
 }
 
@@ -30,8 +37,9 @@ size_t KeptJobs::Of(const std::string& user) const {
   return found == by_user_.end() ? 0 : found->second;
 }
 
-void KeptJobs::Change(const std::string& user, size_t before, size_t after) {
+void KeptJobs::Change(const std::string& user, size_t before, size_t after, ptrdiff_t ended) {
   all_ += after - before;
+  ended_ += static_cast<size_t>(ended);
   size_t& own = by_user_[user];
   own += after - before;
   if (own == 0) by_user_.erase(user);
@@ -48,8 +56,8 @@ absl::Status KeptJobs::CheckRoom(const std::string& user, size_t bytes, size_t m
       user, FormatBytes(own), FormatBytes(bytes), FormatBytes(share), FormatBytes(all_ - own)));
 }
 
-bool KeptJobs::IsShortened(const std::string& user, size_t bytes) const {
-  return bytes > kSmall && Of(user) > kKeptWhole;
+bool KeptJobs::IsShortened(const std::string& user, size_t bytes, size_t most) const {
+  return bytes > kSmall && Of(user) > most / kPartKeptWhole;
 }
 
 void Shorten(v1::JobSpec* spec, v1::JobRecord* record) {

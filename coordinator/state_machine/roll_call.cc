@@ -31,13 +31,14 @@ v1::RestoreEvent WithoutRows(const v1::RestoreEvent& restore) {
 
 }  // namespace
 
-RollCall::RollCall(const v1::RestoreEvent& restore, SteadyNanos now)
-    : restore_(WithoutRows(restore)),
-      earliest_(now + FromProto(restore.lease()) + kToConnect),
-      latest_(std::max<SteadyNanos>(earliest_, now + kLongest)),
-      highest_term_(restore.term()) {}
+RollCall::RollCall(const v1::RestoreEvent& restore)
+    : restore_(WithoutRows(restore)), highest_term_(restore.term()) {}
 
-void RollCall::Restore(const v1::RestoreEvent& part) {
+void RollCall::Restore(const v1::RestoreEvent& part, SteadyNanos now) {
+  if (!part.more()) {
+    earliest_ = now + FromProto(restore_.lease()) + kToConnect;
+    latest_ = std::max<SteadyNanos>(earliest_, now + kLongest);
+  }
   for (const v1::StateRow& row : part.rows()) {
     v1::NodeRecord node;
     if (row.table() == v1::STATE_TABLE_NODES && node.ParseFromString(row.value()) &&

@@ -34,9 +34,10 @@ inline constexpr std::string_view kOutdatedKey = "outdated";
 class RollCall {
  public:
   // The first part of the copy; its rows come by Restore.
-  RollCall(const v1::RestoreEvent& restore, SteadyNanos now);
+  explicit RollCall(const v1::RestoreEvent& restore);
 
-  void Restore(const v1::RestoreEvent& part);
+  // Hosts are heard from the last part on.
+  void Restore(const v1::RestoreEvent& part, SteadyNanos now);
 
   // `allowed`: what CheckCaller says of the event.
   Actions Step(const v1::StateEvent& event, absl::Status allowed);
@@ -54,8 +55,8 @@ class RollCall {
   v1::RestoreEvent restore_;
   // What Reconcile looks at of the copy; of the ranks' store the keys alone.
   std::vector<v1::StateRow> copy_;
-  const SteadyNanos earliest_;
-  const SteadyNanos latest_;
+  SteadyNanos earliest_ = SteadyNanos::max();
+  SteadyNanos latest_ = SteadyNanos::max();
   uint64_t highest_term_;
   bool done_ = false;
   std::set<std::string> expected_;

@@ -23,11 +23,10 @@ Actions StateMachine::Step(const v1::StateEvent& event) {
       parts_ = std::make_unique<Parts>();
       roll_call_.reset();
       outdated_.clear();
-      if (event.restore().restored())
-        roll_call_.emplace(event.restore(), SteadyNanos(event.now_nanos()));
+      if (event.restore().restored()) roll_call_.emplace(event.restore());
     }
     if (roll_call_.has_value()) {
-      roll_call_->Restore(event.restore());
+      roll_call_->Restore(event.restore(), SteadyNanos(event.now_nanos()));
       // Whose node is whose.
       for (const v1::StateRow& row : event.restore().rows()) {
         v1::NodeRecord record;
@@ -108,6 +107,8 @@ void StateMachine::Restore(const v1::RestoreEvent& restore) {
   parts_->audit.ContinueAfter(restore.audit_file_has());
   parts_->jobs.OnRestored();
   context.Record("CoordinatorStarted", "", "", fmt::format("term {}", context.term));
+  // Reading may have taken longer than a lease.
+  parts_->nodes.PostponeLeases();
   parts_->jobs.PostponeDeadlines();
   parts_->generations.OnRestored();
   parts_->queue.OnRestored();

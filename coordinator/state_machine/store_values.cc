@@ -14,6 +14,8 @@ namespace {
 
 // Rows of one value beside its first.
 constexpr uint32_t kMostChunks = 16'384;
+// What is kept of a CompareSet that has written its value. It is no serialized response.
+constexpr std::string_view kWritten = "w";
 
 }  // namespace
 
@@ -111,9 +113,12 @@ void RendezvousStore::CompareSet(uint64_t call_id, const v1::CompareSetValueRequ
   v1::CompareSetValueResponse response;
   if (const KeptAnswer* const kept = FindAnswer(*job, "compare_set", request.request_id());
       kept != nullptr) {
-    // An older coordinator has kept the value too.
-    if (!response.ParseFromString(kept->response) || kept->response.empty())
+    // An older coordinator has kept the whole response, also where nothing was written.
+    if (kept->response == kWritten) {
       response.set_value(request.desired());
+    } else {
+      response.ParseFromString(kept->response);
+    }
     context_.Reply(call_id, std::move(response));
     return;
   }
@@ -128,7 +133,7 @@ void RendezvousStore::CompareSet(uint64_t call_id, const v1::CompareSetValueRequ
     }
     response.set_value(request.desired());
     // A repeated request has the value itself. One that changed nothing may be looked at again.
-    Remember(*job, "compare_set", request.request_id(), "");
+    Remember(*job, "compare_set", request.request_id(), std::string(kWritten));
   } else if (it != values.end()) {
     response.set_value(it->second);
   }

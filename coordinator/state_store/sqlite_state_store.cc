@@ -7,6 +7,8 @@
 #include <sys/stat.h>
 
 #include <cerrno>
+#include <chrono>
+#include <thread>
 
 #include "core/os/files.h"
 #include "core/os/private_directory.h"
@@ -15,6 +17,9 @@
 
 namespace meshrun::coordinator {
 namespace {
+
+constexpr std::chrono::milliseconds kLockPause(50);
+constexpr int kLockTries = 40;
 
 // Readable by this user alone, also where it was made with other rights. SQLite gives the rights of
 // the first file to those that it makes beside it.
@@ -33,7 +38,13 @@ absl::StatusOr<std::unique_ptr<SqliteStateStore>> SqliteStateStore::Open(
   const std::string lock_path = directory + "/lock";
   os::UniqueFd lock(::open(lock_path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
   if (!lock || ::fchmod(lock.get(), 0600) != 0) return os::ErrnoStatus(errno, lock_path);
-  if (::flock(lock.get(), LOCK_EX | LOCK_NB) != 0) {
+  // One that was killed holds it until the kernel has freed its memory.
+  bool is_ours = ::flock(lock.get(), LOCK_EX | LOCK_NB) == 0;
+  for (int tries = 0; !is_ours && tries < kLockTries; ++tries) {
+    std::this_thread::sleep_for(kLockPause);
+    is_ours = ::flock(lock.get(), LOCK_EX | LOCK_NB) == 0;
+  }
+  if (!is_ours) {
     return absl::FailedPreconditionError(
         fmt::format("state directory {} is in use by another coordinator: stop that one, or choose "
                     "another --state-dir",

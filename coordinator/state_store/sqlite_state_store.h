@@ -19,7 +19,7 @@ namespace meshrun::coordinator {
 // Rises with each change of what rows mean, so that an older program refuses what it would misread.
 //   2: appended values have rows of kind "n" (RendezvousStore::ChunkRowKey)
 //   3: jobs may be private, and may be of an array that runs so many of them at a time
-//   4: what is kept of a CompareSet for its repetition is empty; keys have an index
+//   4: what is kept of a CompareSet for its repetition is a mark; keys have an index
 inline constexpr int kSchemaVersion = 4;
 
 class SqliteStateStore : public StateStore {

@@ -31,6 +31,35 @@ TEST_F(CoordinatorRestartTest, ARunningGenerationIsAdoptedAsItIs) {
   EXPECT_EQ(h.state(id), v1::JOB_STATE_SUCCEEDED);
 }
 
+TEST_F(CoordinatorRestartTest, JobsThatAreAsTheyWereAreNotWrittenAgain) {
+  v1::JobSpec held = MakeSpec(1, 1);
+  held.set_hold(true);
+  const std::string is_held = h.Submit(held);
+  FakeWorker& worker = h.AddWorker("node1");
+  h.Submit(MakeSpec(1, 8));
+  const std::string waits = h.Submit(MakeSpec(1, 2));
+  const auto revisions = [&] {
+    return std::pair(h.job(is_held).revision(), h.job(waits).revision());
+  };
+  const auto before = revisions();
+  h.StartCoordinator();
+  h.Connect(worker);
+  EXPECT_EQ(revisions(), before);
+}
+
+// The rows of nodes come early, and what may be large comes after them.
+TEST_F(CoordinatorRestartTest, AStateThatIsReadForLongerThanALeaseLosesNoNode) {
+  FakeWorker& worker = h.AddWorker("node1");
+  const std::string id = h.Submit(MakeSpec(1, 2));
+  h.part_takes = seconds(6);
+  h.StartCoordinator();
+  h.Advance(seconds(4));
+  h.Connect(worker);
+  EXPECT_EQ(h.state(id), v1::JOB_STATE_RUNNING);
+  EXPECT_EQ(h.job(id).generation(), 1u);
+  EXPECT_EQ(h.node(worker).state(), v1::NODE_STATE_HEALTHY);
+}
+
 TEST_F(CoordinatorRestartTest, ExitsThatNobodyHeardAreTakenFromHello) {
   FakeWorker& worker = h.AddWorker("node1");
   FakeWorker& peer = h.AddWorker("node2");

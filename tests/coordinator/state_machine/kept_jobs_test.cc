@@ -75,6 +75,16 @@ TEST_F(KeptJobsTest, EveryUserMayHaveSome) {
   EXPECT_GE(SubmitAll("ada", 100), 3);
 }
 
+TEST_F(KeptJobsTest, ShortTextsCountWithWhatTheyTakeInMemory) {
+  v1::JobSpec spec = MakeSpec(1, 1);
+  EnvEntries env;
+  for (int i = 0; i < 10'000; ++i) {
+    spec.add_command("a");
+    env.Add()->set_name("B");
+  }
+  EXPECT_GT(KeptJobs::BytesOf(spec, env), 10'000u * (48 + 130));
+}
+
 TEST_F(KeptJobsTest, AnArrayCountsWithEachOfItsJobs) {
   v1::JobSpec spec = Large(1000);
   for (uint32_t i = 0; i < 1000; ++i) spec.mutable_array()->add_indices(i);
@@ -84,7 +94,7 @@ TEST_F(KeptJobsTest, AnArrayCountsWithEachOfItsJobs) {
 }
 
 TEST_F(KeptJobsTest, LargeJobsThatHaveEndedAreKeptWithoutTheirArguments) {
-  for (int i = 0; i < 20; ++i) SubmitAs("bob", Large());
+  for (int i = 0; i < 3; ++i) SubmitAs("bob", Large());
   const std::string id = SubmitAs("bob", Large());
   Cancel(id);
   EXPECT_THAT(Of(id).view.spec().command(), ElementsAre("./train", "(1 arguments, not kept)"));
@@ -121,13 +131,13 @@ TEST_F(KeptJobsTest, EndedJobsGoWhereAllTakeTooMuch) {
   h.StartCoordinator();
   h.Connect(*node);
   for (const char* const user : {"ada", "bob", "carol"}) {
-    for (int i = 0; i < 14; ++i) Cancel(SubmitAs(user, Large()));
+    for (int i = 0; i < 500; ++i) Cancel(SubmitAs(user, Large(25'000)));
   }
   h.Advance(std::chrono::minutes(9));
-  EXPECT_EQ(h.machine().jobs().size(), 42u);
+  EXPECT_EQ(h.machine().jobs().size(), 1500u);
   h.Advance(std::chrono::minutes(2));
-  EXPECT_LE(h.machine().jobs().size(), 32u);
-  EXPECT_GE(h.machine().jobs().size(), 30u);
+  EXPECT_LE(h.machine().jobs().size(), 1150u);
+  EXPECT_GE(h.machine().jobs().size(), 1100u);
 }
 
 }  // namespace

@@ -355,13 +355,21 @@ TEST_F(RendezvousStoreTest, EveryJobKeepsSomeAnswers) {
   const std::string first = id_;
   std::vector<std::string> jobs = {first};
   for (int i = 0; i < 4; ++i) jobs.push_back(id_ = h.Submit(MakeSpec(1, 1)));
+  // What the first five leave is less than what each may have always.
   for (const std::string& job : jobs) {
     id_ = job;
     for (int i = 0; i < 9000; ++i) Add("n", 1, fmt::format("{:0>4000}", i));
   }
+  h.AddWorker("node2");
+  for (int i = 0; i < 7; ++i) {
+    jobs.push_back(id_ = h.Submit(MakeSpec(1, 1)));
+    for (int call = 0; call < 9000; call += call < 8500 ? 8500 : 1)
+      Add("n", 1, fmt::format("{:0>4000}", call));
+  }
   for (const std::string& job : jobs) {
     id_ = job;
-    EXPECT_EQ(Add("n", 1, fmt::format("{:0>4000}", 8990)), 8991) << job;
+    const int64_t now = Add("n", 0, "");
+    EXPECT_EQ(Add("n", 1, fmt::format("{:0>4000}", 8990)), now - 9) << job;
   }
   size_t kept = 0;
   for (const v1::StateRow& row : h.rows()) {
@@ -401,7 +409,24 @@ TEST_F(RendezvousStoreTest, WhatChangedNothingIsNotKept) {
   h.StartCoordinator();
   EXPECT_EQ(compare_set(std::string(8u << 20, 'x'), next, "b"), next);
   EXPECT_EQ(compare_set("z", "", "c"), "");
+  ASSERT_TRUE(Set("big", "again").ok());
   EXPECT_EQ(compare_set("z", "", "c"), "");
+}
+
+// A coordinator of schema 3 kept every response, also that of a CompareSet that had written nothing
+// since the key was absent: no bytes.
+TEST_F(RendezvousStoreTest, ACompareSetThatAnOlderCoordinatorRefusedStaysRefused) {
+  h.StartCoordinatorWith(v1::STATE_TABLE_REQUESTS,
+                         GenerationKey(id_, h.job(id_).generation()) + "/compare_set/r", "");
+  h.Connect(worker_);
+  v1::StateEvent event;
+  v1::CompareSetValueRequest& request = *event.mutable_compare_set_value();
+  *request.mutable_fence() = h.fence(id_);
+  request.set_key("lock");
+  request.set_expected("free");
+  request.set_desired("mine");
+  request.set_request_id("r");
+  EXPECT_EQ(h.answer(h.Call(event)).As<v1::CompareSetValueResponse>().value(), "");
 }
 
 TEST_F(RendezvousStoreTest, ABarrierOpensWhenAllHaveArrivedAndCanBeUsedAgain) {

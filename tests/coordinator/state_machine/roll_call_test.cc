@@ -54,6 +54,16 @@ TEST_F(RollCallTest, WhatTheCopyKnowsGoesOn) {
   EXPECT_EQ(h.state(id), v1::JOB_STATE_SUCCEEDED);
 }
 
+TEST_F(RollCallTest, ItBeginsWhenTheCopyHasBeenRead) {
+  const std::string id = h.SubmitAs("ada", MakeSpec(2, 2));
+  Copy();
+  h.part_takes = seconds(30);
+  h.RestoreCopy(copy_);
+  EXPECT_EQ(h.state(id), v1::JOB_STATE_RUNNING);
+  EXPECT_EQ(Running(id), 4u);
+  EXPECT_THAT(h.restored_summary, HasSubstr("2 hosts"));
+}
+
 TEST_F(RollCallTest, AYoungerJobGoesOnAsItsHostsKnowIt) {
   Copy();
   v1::JobSpec spec = Restartable(2, 2);

@@ -1,5 +1,5 @@
 // Whoever changes a record of the durable state is asked whether an older coordinator would misread
-// it.
+// it. What changes its meaning alone is not seen here.
 #include <gtest/gtest.h>
 
 #include <set>

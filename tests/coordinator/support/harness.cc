@@ -35,6 +35,7 @@ void Harness::StartCoordinator() {
     if (restore.rows_size() == kPartRows) {
       restore.set_more(true);
       Step(event);
+      clock.Advance(part_takes);
       restore.clear_rows();
       restore.set_part(restore.part() + 1);
     }
