@@ -53,7 +53,7 @@ class AuditFile {
   std::atomic<bool> reopen_{false};
   // Sequence of the last line, and lines that could not be written.
   uint64_t last_ = 0;
-  // It had no line when it was opened.
+  // The file had no line when it was opened.
   bool is_new_ = false;
   std::string pending_;
   bool is_broken_ = false;

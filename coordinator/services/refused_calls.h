@@ -17,8 +17,8 @@ class RefusedCalls {
  public:
   RefusedCalls(const Clock& clock, EventLoop& loop) : clock_(clock), loop_(&loop) {}
 
-  // Only so many of one caller are told: see RefusalLimit. That a node is to wait with its ranks'
-  // calls is no refusal.
+  // Only so many of one caller are told: see RefusalLimit. Nothing is told of a node that has to
+  // wait with the calls of its ranks.
   void OnRefused(const v1::Caller& caller, std::string_view method, const absl::Status& why);
   // The loop ends; calls may be refused later still.
   void Stop();

@@ -69,7 +69,7 @@ void JobTable::Restore(const v1::StateRow& row) {
   }
 }
 
-// In the order of keys, so by node rank.
+// Rows come in the order of keys, so members come by node rank.
 void JobTable::RestoreMember(const v1::StateRow& row) {
   v1::MemberRecord record;
   const auto key = ParseGenerationKey(row.key());

@@ -14,7 +14,7 @@ namespace {
 
 // Rows of one value beside its first.
 constexpr uint32_t kMostChunks = 16'384;
-// What is kept of a CompareSet that has written its value. It is no serialized response.
+// Kept for a CompareSet that has written its value. No response is serialized as these bytes.
 constexpr std::string_view kWritten = "w";
 
 }  // namespace
