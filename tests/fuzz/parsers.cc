@@ -5,6 +5,8 @@
 #include "client/job_spec.h"
 #include "core/certificates/authority.h"
 #include "core/certificates/certificate.h"
+#include "core/checkpoint/manifest.h"
+#include "core/checkpoint/safetensors.h"
 #include "core/env_entries.h"
 #include "core/framing.h"
 #include "core/job_spec.h"
@@ -64,6 +66,28 @@ std::string CertificatePem() {
   return made.ok() ? made->cert_pem : "";
 }
 
+std::string ManifestText() {
+  Manifest manifest;
+  manifest.identity = {{"job", "geoid"}};
+  manifest.optimizer_options = {{{"lr", 0.1}}};
+  Manifest::File& file = manifest.files["model.safetensors"];
+  file.bytes = 3000;
+  file.chunks = {{1024, {1, 2}}, {3000, {3, 4}}};
+  file.pieces = {{"w.0", {"w", {8, 4}, {4, 0}}}};
+  return EncodeManifest(manifest);
+}
+
+void ParseSafetensors(std::string_view bytes) {
+  const auto end = SafetensorsHeaderEnd("f", bytes, bytes.size());
+  if (end.ok()) (void)DecodeSafetensorsHeader("f", bytes.substr(0, *end), bytes.size());
+}
+
+std::string SafetensorsBytes() {
+  const auto header =
+      LayOutSafetensors("f", {{"w", {"F32", {2, 3}}}, {"b", {"BF16", {}}}}, {{"format", "pt"}});
+  return header.ok() ? EncodeSafetensorsHeader(*header) + std::string(26, 'd') : "";
+}
+
 std::vector<Parser> MakeParsers() {
   const auto ignored = [](const auto&...) {};
   return {
@@ -121,6 +145,10 @@ std::vector<Parser> MakeParsers() {
        },
        {JobSpecBytes()}},
       {"coordinator_event", StepStateMachine, EventSeeds()},
+      {"manifest",
+       [=](std::string_view bytes) { ignored(DecodeManifest("m", std::string(bytes))); },
+       {ManifestText()}},
+      {"safetensors", ParseSafetensors, {SafetensorsBytes()}},
   };
 }
 

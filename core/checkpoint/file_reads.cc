@@ -1,0 +1,60 @@
+#include "core/checkpoint/file_reads.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+
+#include "core/os/files.h"
+#include "core/status.h"
+
+namespace meshrun {
+
+absl::StatusOr<os::UniqueFd> OpenForReads(const std::string& path, uint64_t* bytes) {
+  os::UniqueFd fd(::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));
+  if (!fd && errno == ENXIO) {
+    return absl::InvalidArgumentError(fmt::format("{} is not a regular file", path));
+  }
+  struct stat info = {};
+  if (!fd || ::fstat(fd.get(), &info) != 0) return os::ErrnoStatus(errno, path);
+  if (S_ISDIR(info.st_mode)) {
+    return absl::InvalidArgumentError(fmt::format("{} is a directory", path));
+  }
+  if (!S_ISREG(info.st_mode)) {
+    return absl::InvalidArgumentError(fmt::format("{} is not a regular file", path));
+  }
+  *bytes = static_cast<uint64_t>(info.st_size);
+  return fd;
+}
+
+absl::Status ReadAt(const os::UniqueFd& fd, const std::string& path, uint64_t offset,
+                    std::span<char> to) {
+  while (!to.empty()) {
+    const ssize_t n = ::pread(fd.get(), to.data(), to.size(), static_cast<off_t>(offset));
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) return os::ErrnoStatus(errno, path);
+    if (n == 0) {
+      return absl::DataLossError(
+          fmt::format("{} is truncated: it was cut to {} bytes while it was read", path, offset));
+    }
+    to = to.subspan(static_cast<size_t>(n));
+    offset += static_cast<uint64_t>(n);
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::string> ReadSmallFile(const std::string& path, uint64_t most_bytes) {
+  uint64_t bytes = 0;
+  MESHRUN_ASSIGN_OR_RETURN(const os::UniqueFd fd, OpenForReads(path, &bytes));
+  if (bytes > most_bytes) {
+    return absl::DataLossError(
+        fmt::format("{} has {} bytes, and at most {} are read", path, bytes, most_bytes));
+  }
+  std::string content(bytes, '\0');
+  MESHRUN_RETURN_IF_ERROR(ReadAt(fd, path, 0, content));
+  return content;
+}
+
+}  // namespace meshrun

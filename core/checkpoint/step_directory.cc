@@ -1,0 +1,62 @@
+#include "core/checkpoint/step_directory.h"
+
+#include <algorithm>
+#include <filesystem>
+
+#include "core/checkpoint/file_reads.h"
+#include "core/os/files.h"
+#include "core/status.h"
+
+namespace meshrun {
+namespace {
+
+namespace fs = std::filesystem;
+
+// What is kept as bytes is in it, so that it has no small limit.
+constexpr uint64_t kMostManifestBytes = uint64_t{1} << 31;
+
+}  // namespace
+
+bool IsStepName(const std::string& name) {
+  const std::string digits = name.starts_with(kStepPrefix) ? name.substr(5) : "";
+  return !digits.empty() && digits.find_first_not_of("0123456789") == std::string::npos;
+}
+
+absl::StatusOr<StepDirectory> ReadStepDirectory(const std::string& path) {
+  const std::string manifest_path = path + "/" + kManifestName;
+  std::error_code error;
+  if (!fs::exists(path, error)) return os::ErrnoStatus(error ? error.value() : ENOENT, path);
+  auto content = ReadSmallFile(manifest_path, kMostManifestBytes);
+  if (absl::IsNotFound(content.status())) {
+    return absl::DataLossError(path + " is not a complete checkpoint: it has no " + kManifestName);
+  }
+  if (!content.ok()) return content.status();
+  MESHRUN_ASSIGN_OR_RETURN(Manifest manifest, DecodeManifest(manifest_path, *content));
+  return StepDirectory{path, std::move(manifest)};
+}
+
+absl::StatusOr<std::vector<StepDirectory>> ListStepDirectories(const std::string& directory,
+                                                               bool tolerant) {
+  std::vector<StepDirectory> found;
+  std::error_code error;
+  fs::directory_iterator entries(directory, error);
+  if (error == std::errc::no_such_file_or_directory) return found;
+  for (; !error && entries != fs::directory_iterator(); entries.increment(error)) {
+    const fs::path& path = entries->path();
+    std::error_code absent;
+    if (!IsStepName(path.filename()) || !fs::exists(path / kManifestName, absent)) continue;
+    auto read = ReadStepDirectory(path.string());
+    if (read.ok()) {
+      found.push_back(*std::move(read));
+    } else if (!tolerant) {
+      return read.status();
+    }
+  }
+  if (error) return os::ErrnoStatus(error.value(), directory);
+  std::sort(found.begin(), found.end(), [](const StepDirectory& a, const StepDirectory& b) {
+    return a.manifest.sequence < b.manifest.sequence;
+  });
+  return found;
+}
+
+}  // namespace meshrun

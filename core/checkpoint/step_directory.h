@@ -1,0 +1,40 @@
+// A complete checkpoint, DIR/step-N, and the list of those in a directory; how they come into being
+// is parallel/checkpoint's part. Errors: see tensor_source.h.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "core/checkpoint/manifest.h"
+#include "core/checkpoint/tensor_source.h"
+
+namespace meshrun {
+
+inline constexpr char kManifestName[] = "manifest.json";
+inline constexpr char kStepPrefix[] = "step-";
+
+struct StepDirectory {
+  std::string path;
+  Manifest manifest;
+};
+
+// Whether "step-" and digits.
+bool IsStepName(const std::string& name);
+
+// DATA_LOSS without a readable manifest.json.
+absl::StatusOr<StepDirectory> ReadStepDirectory(const std::string& path);
+
+// The complete checkpoints in `directory`, the newest last; none if it does not exist. A step-N
+// without manifest.json is not complete. One whose manifest cannot be read is an error, or left
+// out where `tolerant`.
+absl::StatusOr<std::vector<StepDirectory>> ListStepDirectories(const std::string& directory,
+                                                               bool tolerant = false);
+
+// All tensors of its files: those of model.safetensors under their names, those of
+// optimizer.safetensors and kept.safetensors as "optimizer/<name>" and "kept/<name>". A file of one
+// host or rank counts by its name up to the first "." or "-". Pieces are read as the tensor that
+// they are of. What is read is compared with the hashes of the manifest first.
+absl::StatusOr<TensorSourcePtr> OpenStepDirectory(const std::string& path);
+
+}  // namespace meshrun

@@ -1,0 +1,204 @@
+// The tensors of a complete checkpoint.
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cstring>
+#include <mutex>
+#include <utility>
+
+#include "core/checkpoint/checked_file.h"
+#include "core/checkpoint/step_directory.h"
+#include "core/checkpoint/tensor_boxes.h"
+#include "core/mutex.h"
+#include "core/status.h"
+#include "core/utf8.h"
+
+namespace meshrun {
+namespace {
+
+// A file, and the chunk of it that was read last: whoever reads a tensor range by range reads each
+// chunk once.
+class ChunkReader {
+ public:
+  ChunkReader(const Manifest::File& file, std::unique_ptr<CheckedFile> checked)
+      : file_(file), checked_(std::move(checked)) {}
+
+  const CheckedFile& checked() const { return *checked_; }
+
+  absl::Status Read(uint64_t begin, std::span<char> to) {
+    if (file_.chunks.empty()) {
+      // Version 1 has one hash: the file is read as a whole before its first bytes are given out.
+      std::call_once(verified_once_, [this] { verified_ = checked_->VerifyAll(); });
+      MESHRUN_RETURN_IF_ERROR(verified_);
+      return Copy(begin, begin + to.size(), begin, to);
+    }
+    const uint64_t end = begin + to.size();
+    auto chunk = std::upper_bound(file_.chunks.begin(), file_.chunks.end(), begin,
+                                  [](uint64_t at, const auto& each) { return at < each.end; });
+    for (uint64_t at = begin; at < end; ++chunk) {
+      const uint64_t chunk_begin = chunk == file_.chunks.begin() ? 0 : (chunk - 1)->end;
+      const uint64_t part_end = std::min(end, chunk->end);
+      const std::span<char> part = to.subspan(at - begin, part_end - at);
+      if (at == chunk_begin && part_end == chunk->end) {
+        MESHRUN_RETURN_IF_ERROR(Copy(at, part_end, at, part));
+      } else {
+        MESHRUN_ASSIGN_OR_RETURN(const auto bytes, Chunk(chunk_begin, chunk->end));
+        std::memcpy(part.data(), bytes->data() + (at - chunk_begin), part.size());
+      }
+      at = part_end;
+    }
+    return absl::OkStatus();
+  }
+
+ private:
+  absl::Status Copy(uint64_t begin, uint64_t end, uint64_t origin, std::span<char> to) const {
+    const CheckedFile::Interval interval = {begin, end};
+    return checked_->Read(std::span(&interval, 1), [&](uint64_t offset, std::string_view bytes) {
+      std::memcpy(to.data() + (offset - origin), bytes.data(), bytes.size());
+    });
+  }
+
+  absl::StatusOr<std::shared_ptr<const std::string>> Chunk(uint64_t begin, uint64_t end) {
+    {
+      const MutexLock lock(mutex_);
+      if (last_ != nullptr && last_begin_ == begin) return last_;
+    }
+    auto bytes = std::make_shared<std::string>(end - begin, '\0');
+    MESHRUN_RETURN_IF_ERROR(Copy(begin, end, begin, *bytes));
+    const MutexLock lock(mutex_);
+    last_ = bytes;
+    last_begin_ = begin;
+    return bytes;
+  }
+
+  const Manifest::File& file_;
+  const std::unique_ptr<CheckedFile> checked_;
+  std::once_flag verified_once_;
+  absl::Status verified_;
+  Mutex mutex_;
+  std::shared_ptr<const std::string> last_ MESHRUN_GUARDED_BY(mutex_);
+  uint64_t last_begin_ MESHRUN_GUARDED_BY(mutex_) = 0;
+};
+
+// "model.safetensors" and what a host or a rank wrote of it: names as they are. Others are below
+// the file's own name: "optimizer/".
+std::string PrefixOf(const std::string& file) {
+  const std::string base = file.substr(file.rfind('/') + 1);
+  const std::string kind = base.substr(0, base.find_first_of(".-"));
+  return kind == "model" ? "" : kind + "/";
+}
+
+class StepSource : public TensorSource {
+ public:
+  explicit StepSource(StepDirectory checkpoint) : checkpoint_(std::move(checkpoint)) {}
+
+  absl::Status Open() {
+    for (const auto& [name, file] : checkpoint_.manifest.files) {
+      MESHRUN_RETURN_IF_ERROR(OpenFile(name, file));
+    }
+    for (auto& [name, parts] : parts_) {
+      const std::string subject = fmt::format("{}: {}", checkpoint_.path, name);
+      const TensorInfo& tensor = tensors_[name];
+      const auto bytes = TensorBytes(name, tensor);
+      if (!bytes.ok()) return Damaged(std::string(bytes.status().message()));
+      std::vector<const TensorBox*> boxes;
+      for (const Part& part : parts) boxes.push_back(&part.box);
+      MESHRUN_RETURN_IF_ERROR(CheckCover(subject, tensor.shape, boxes));
+      std::erase_if(parts, [](const Part& part) {
+        return std::ranges::find(part.box.sizes, 0) != part.box.sizes.end();
+      });
+    }
+    return absl::OkStatus();
+  }
+
+  std::string Format() const override { return "meshrun checkpoint"; }
+  const std::map<std::string, TensorInfo>& Tensors() const override { return tensors_; }
+
+  std::map<std::string, std::string> Notes() const override {
+    const Manifest& manifest = checkpoint_.manifest;
+    std::map<std::string, std::string> notes = {{"step", std::to_string(manifest.step)},
+                                                {"optimizer", EscapeBytes(manifest.optimizer)}};
+    for (const auto& [key, value] : manifest.identity) {
+      notes["identity/" + EscapeBytes(key)] = EscapeBytes(value);
+    }
+    return notes;
+  }
+
+  absl::Status Read(const std::string& name, uint64_t begin, std::span<char> to) const override {
+    const auto found = parts_.find(name);
+    if (found == parts_.end()) {
+      return absl::NotFoundError(fmt::format("{} has no tensor {}", checkpoint_.path, name));
+    }
+    const TensorInfo& tensor = tensors_.at(name);
+    const uint64_t bytes = *TensorBytes(name, tensor);
+    if (begin > bytes || to.size() > bytes - begin) {
+      return absl::InvalidArgumentError(
+          fmt::format("{}: {} has fewer bytes than are read", checkpoint_.path, name));
+    }
+    for (const Part& part : found->second) {
+      MESHRUN_RETURN_IF_ERROR(ReadFromBox(tensor.shape, *ElementBytes(tensor.dtype), part.box,
+                                          begin, to, [&](uint64_t at, std::span<char> bytes) {
+                                            return part.file->Read(part.begin + at, bytes);
+                                          }));
+    }
+    return absl::OkStatus();
+  }
+
+ private:
+  struct Part {
+    TensorBox box;
+    ChunkReader* file;
+    uint64_t begin;  // in the file
+  };
+
+  absl::Status Damaged(std::string_view problem) const {
+    return absl::DataLossError(fmt::format("{} is damaged: {}", checkpoint_.path, problem));
+  }
+
+  absl::Status OpenFile(const std::string& name, const Manifest::File& file) {
+    auto checked = CheckedFile::Open(checkpoint_.path + "/" + name, file);
+    if (!checked.ok() && !checkpoint_.manifest.hosts.empty()) {
+      return absl::Status(checked.status().code(),
+                          fmt::format("{}; the hosts {} wrote a part of this checkpoint each",
+                                      std::string(checked.status().message()),
+                                      fmt::join(checkpoint_.manifest.hosts, ", ")));
+    }
+    if (!checked.ok()) return checked.status();
+    files_.push_back(std::make_unique<ChunkReader>(file, *std::move(checked)));
+    ChunkReader* const reader = files_.back().get();
+    const std::string prefix = PrefixOf(name);
+    for (const auto& [stored, entry] : reader->checked().header().tensors) {
+      const auto piece = file.pieces.find(stored);
+      const bool is_whole = piece == file.pieces.end();
+      TensorInfo whole = entry.tensor;
+      TensorBox box = {std::vector<int64_t>(whole.shape.size()), whole.shape};
+      if (!is_whole) {
+        whole.shape = piece->second.global_shape;
+        box.begin = piece->second.begin;
+      }
+      const std::string full = prefix + (is_whole ? stored : piece->second.tensor);
+      const auto [at, is_new] = tensors_.emplace(full, whole);
+      if (!is_new && is_whole) return Damaged(full + " is stored twice");
+      if (at->second != whole) return Damaged("the pieces of " + full + " differ in their whole");
+      parts_[full].push_back({std::move(box), reader, entry.begin});
+    }
+    return absl::OkStatus();
+  }
+
+  const StepDirectory checkpoint_;
+  std::vector<std::unique_ptr<ChunkReader>> files_;
+  std::map<std::string, TensorInfo> tensors_;
+  std::map<std::string, std::vector<Part>> parts_;
+};
+
+}  // namespace
+
+absl::StatusOr<TensorSourcePtr> OpenStepDirectory(const std::string& path) {
+  MESHRUN_ASSIGN_OR_RETURN(StepDirectory checkpoint, ReadStepDirectory(path));
+  auto source = std::make_unique<StepSource>(std::move(checkpoint));
+  MESHRUN_RETURN_IF_ERROR(source->Open());
+  return source;
+}
+
+}  // namespace meshrun
