@@ -37,7 +37,7 @@ Json ToValue(const WrittenCertificate& written) {
           {"files", std::move(files)}};
 }
 
-int Print(const CaFlags& flags, const WrittenCertificate& written) {
+int PrintWritten(const CaFlags& flags, const WrittenCertificate& written) {
   if (flags.output == "json") {
     fmt::print("{}\n", ToValue(written).dump(2));
   } else {
@@ -59,7 +59,7 @@ int Init(const CaFlags& flags) {
   const uint32_t days = DaysOf(flags, kAuthorityDays);
   if (!directory.ok()) return Fail(directory.status());
   const auto made = InitAuthority(*directory, flags.name, days, WallNow());
-  return made.ok() ? Print(flags, *made) : Fail(made.status());
+  return made.ok() ? PrintWritten(flags, *made) : Fail(made.status());
 }
 
 int Issue(CaFlags flags) {
@@ -69,7 +69,7 @@ int Issue(CaFlags flags) {
   if (flags.out.empty()) return Fail(absl::InvalidArgumentError("--out DIR is missing"));
   flags.request.days = days;
   const auto made = IssueCertificate(*directory, flags.request, flags.out, WallNow());
-  return made.ok() ? Print(flags, *made) : Fail(made.status());
+  return made.ok() ? PrintWritten(flags, *made) : Fail(made.status());
 }
 
 int Renew(const CaFlags& flags) {

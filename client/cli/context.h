@@ -71,6 +71,7 @@ void AddSubmit(FlagSet& root, Commands* commands);
 void AddPs(FlagSet& root, Commands* commands);
 void AddDescribe(FlagSet& root, Commands* commands);
 void AddLogs(FlagSet& root, Commands* commands);
+void AddCheckpoint(FlagSet& root, Commands* commands);
 void AddCa(FlagSet& root, Commands* commands);
 void AddCancel(FlagSet& root, Commands* commands);
 void AddQueue(FlagSet& root, Commands* commands);

@@ -157,6 +157,7 @@ int Main(int argc, char** argv) {
   AddLimits(flags, &commands);
   AddUsage(flags, &commands);
   AddAudit(flags, &commands);
+  AddCheckpoint(flags, &commands);
   AddNodes(flags, &commands);
   AddNode(flags, &commands);
   AddBackup(flags, &commands);

@@ -24,6 +24,7 @@ _WAITING = [
     "worker",
 ]
 _COMPUTING = [
+    "client/checkpoint",
     "coordinator/event_loop",
     "coordinator/state_machine",
     "coordinator/state_store",
