@@ -1,6 +1,7 @@
 #include "jobs/runtime/training.h"
 
 #include <chrono>
+#include <cmath>
 #include <csignal>
 #include <cstdlib>
 #include <filesystem>
@@ -59,9 +60,18 @@ Training::Training(ElasticContext& elastic, const TrainingOptions& options,
     identity["--steps"] = std::to_string(options.steps);
     identity["--seed"] = std::to_string(options.seed);
     identity["--lr"] = std::to_string(options.learning_rate);
-    checkpoints_.emplace(options.checkpoint_dir, CheckpointOptions{.identity = std::move(identity),
-                                                                   .keep = options.keep_checkpoints,
-                                                                   .former_file = former_file});
+    CheckpointOptions kept{.identity = std::move(identity),
+                           .keep = options.keep_checkpoints,
+                           .keep_every = options.keep_checkpoints_every,
+                           .on_commit = options.on_commit,
+                           .former_file = former_file};
+    if (options.keep_checkpoints_for > 0) {
+      kept.keep_for = std::chrono::seconds(options.keep_checkpoints_for);
+    }
+    if (options.checkpoint_timeout > 0) {
+      kept.timeout = std::chrono::milliseconds(std::lround(1000 * options.checkpoint_timeout));
+    }
+    checkpoints_.emplace(options.checkpoint_dir, std::move(kept));
   }
   state_.keep(
       "last loss", [this] { return text_of(result_.loss); },
@@ -117,6 +127,7 @@ TrainingResult Training::run(const std::function<at::Tensor(int64_t step)>& loss
     if (agreement.asked.stand_still) {
       // Ranks that go on do so from memory.
       if (agreement.asked.save) save(/*must=*/false);
+      settle();
       elastic_.stand_still(result_.steps);
     }
   }
@@ -147,30 +158,50 @@ void Training::save_if_due() {
   if (is_last || result_.steps % options_.checkpoint_every == 0) save(/*must=*/is_last);
 }
 
+void Training::settle() {
+  if (!writes_step_) return;
+  const int64_t step = *std::exchange(writes_step_, std::nullopt);
+  try {
+    checkpoints_->wait();
+    tell_of(step, "");
+  } catch (const CheckpointFileError& error) {
+    tell_of(step, error.what_without_backtrace());
+  }
+}
+
+void Training::tell_of(int64_t step, const std::string& problem) {
+  const bool was_unsaved = std::exchange(unsaved_, !problem.empty());
+  if (problem.empty() && was_unsaved) say(step, "is written, the first one again");
+  if (problem.empty() || was_unsaved) return;
+  say(step, "is not written: " + problem + room_on_disk(options_.checkpoint_dir) +
+                "; training goes on and tries again");
+}
+
 void Training::save(bool must) {
   if (!checkpoints_) return;
+  settle();
   try {
     // The samples of a step are a function of these two.
     TrainingProgress done{
         result_.steps,
         {{"seed", std::to_string(options_.seed)}, {"next_step", std::to_string(result_.steps)}}};
     if (result_.loss) done.sampler[kLastLoss] = text_of(result_.loss);
+    if (!must) {
+      checkpoints_->save_async(network_, optimizer_, done);
+      writes_step_ = result_.steps;
+      return;
+    }
     checkpoints_->save(network_, optimizer_, done);
+    tell_of(result_.steps, "");
   } catch (const CheckpointFileError& error) {
     if (must) throw;
-    if (!std::exchange(unsaved_, true)) {
-      say(std::string("is not written: ") + error.what_without_backtrace() +
-          room_on_disk(options_.checkpoint_dir) + "; training goes on and tries again");
-    }
-    return;
+    tell_of(result_.steps, error.what_without_backtrace());
   }
-  if (std::exchange(unsaved_, false)) say("is written, the first one again");
 }
 
-void Training::say(const std::string& what) const {
+void Training::say(int64_t step, const std::string& what) const {
   if (DistributedManager::get().rank() != 0) return;
-  std::cerr << options_.job + ": the checkpoint of step " + std::to_string(result_.steps) + " " +
-                   what + "\n"
+  std::cerr << options_.job + ": the checkpoint of step " + std::to_string(step) + " " + what + "\n"
             << std::flush;
 }
 

@@ -82,9 +82,14 @@ class Training {
   void save_if_due();
   // A checkpoint that cannot be written is said once, until one is written again; where it must be
   // written it is the job's failure.
+  // The others are written while training goes on.
   void save(bool must);
-  // Prints on rank 0 what happened to this step's checkpoint.
-  void say(const std::string& what) const;
+  // Waits for the checkpoint that is being written, and says what became of it.
+  void settle();
+  // `problem`: why it is not written; empty: it is.
+  void tell_of(int64_t step, const std::string& problem);
+  // Prints on rank 0 what happened to a step's checkpoint.
+  void say(int64_t step, const std::string& what) const;
   void dump_parameters() const;
 
   ElasticContext& elastic_;
@@ -94,6 +99,8 @@ class Training {
   std::optional<CheckpointDirectory> checkpoints_;
   TrainingResult result_;
   bool unsaved_ = false;
+  // Step of the checkpoint that is being written.
+  std::optional<int64_t> writes_step_;
   bool is_from_memory_ = false;
   // Last, so that it ends first: it keeps the others' state for the next world.
   ElasticState state_;

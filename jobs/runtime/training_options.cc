@@ -34,6 +34,18 @@ void add_outputs(CLI::App& app, TrainingOptions& options) {
   app.add_option("--keep-checkpoints", options.keep_checkpoints,
                  "Checkpoints that stay, the newest")
       ->check(CLI::Range(int64_t{1}, kMany));
+  app.add_option("--keep-checkpoints-for", options.keep_checkpoints_for,
+                 "Those of the last so many seconds stay, too; 0: age does not count")
+      ->check(CLI::Range(int64_t{0}, kMany));
+  app.add_option("--keep-checkpoints-every", options.keep_checkpoints_every,
+                 "Those whose step is a multiple of it stay for ever; 0: none does")
+      ->check(CLI::Range(int64_t{0}, kMany));
+  app.add_option("--checkpoint-timeout", options.checkpoint_timeout,
+                 "Limit for writing a checkpoint, in seconds; 0: none")
+      ->check(CLI::Range(0.0, 1e9));
+  app.add_option("--on-commit", options.on_commit,
+                 "Called with the directory of each checkpoint once it is durable; empty: nothing")
+      ->type_name("PROGRAM");
   app.add_flag("--resume", options.resume, "Go on from the newest checkpoint, if there is one");
   app.add_option("--report", options.report, "Final report, JSON; empty: none")
       ->check(check_directory);

@@ -29,6 +29,10 @@ struct TrainingOptions {
   std::string checkpoint_dir;
   int64_t checkpoint_every = 200;
   int64_t keep_checkpoints = 2;
+  int64_t keep_checkpoints_for = 0;    // seconds; 0: age does not count
+  int64_t keep_checkpoints_every = 0;  // steps; 0: none stays for ever
+  double checkpoint_timeout = 0;       // seconds; 0: no limit
+  std::string on_commit;
   bool resume = false;
   // Empty: not written.
   std::string report;

@@ -9,16 +9,27 @@
 // optimizer.safetensors ("exp_avg.<name>", "step.<name>" and so on, see optimizer_state.h),
 // kept.safetensors where the program keeps tensors (kept_values.h), and manifest.json (the step,
 // the run's identity, the optimizer's options, the sampler's state, sizes and hashes). The tensors
-// are the unsharded ones: pieces of a sharded parameter (nn/sharded_parameters.h), and the moments
-// that are cut like it, are gathered within the shard group of rank 0. All other parameters and
-// buffers are equal on all ranks; rank 0's are written. Python's safetensors reads the files.
+// are the unsharded ones, whoever holds them: whole on every rank, in pieces of a sharded parameter
+// (nn/sharded_parameters.h), as a ShardTensor, or with moments in slices
+// (zero_redundancy_optimizer.h). Python's safetensors reads the files.
 //
-// Only rank 0 sees the directory, so no file system need be shared while it stays on its host. It
-// writes aside, flushes and
-// renames: a crash leaves the former checkpoints. Under meshrun the coordinator commits a
+// Every rank that sees the directory writes its own ranges of the files, and reads what it needs:
+// no rank ever has more than its own state and 256 MiB. What all ranks hold is written by all, a
+// share each. A sample of each such tensor is compared; where ranks have other values, and for
+// buffers, rank 0's are written. Pieces that are not one range of a file travel to ranks that get
+// ranges. Ranks on hosts that do not see the directory of rank 0 write nothing, and get from rank 0
+// what they load. A crash leaves the former checkpoints. Under meshrun the coordinator commits a
 // checkpoint before it is renamed, so that a rank which the job has left behind writes none; one
 // that was committed and not renamed is finished by the next load(). The newest complete one is
 // read; older ones are removed.
+//
+// save_async() copies this rank's ranges into memory that stays for the next one, and returns;
+// threads write them. Whatever comes next waits for it: save(), save_async(), load(), wait(), and
+// the end of ElasticContext::run(), of the directory object, and of DistributedManager. A rank that
+// is lost meanwhile leaves the former checkpoint.
+//
+// Nobody waits for a disk under a collective's timeout. Every 10 s a rank says how far it is;
+// `timeout` is a limit for the whole save.
 //
 // load() sets the optimizer's options as they were saved; what the program sets afterwards wins.
 //
@@ -27,32 +38,37 @@
 // it to all. Else each rank gets its own back, if the world has the same size; in a world of
 // another size, each gets a stream that is derived from rank 0's state and its own rank.
 //
-// Both calls are collective: all ranks of `group` call them, with the same module, optimizer,
+// All calls are collective: all ranks of `group` call them, with the same module, optimizer,
 // progress and kept values. Errors are the same on every rank, name the file, and leave model,
-// optimizer and directory as they were; no older checkpoint is read instead:
+// optimizer and directory as they were (except that load() reads twice, first to compare hashes: a
+// disk that fails only then leaves a model that is partly filled); no older checkpoint is read
+// instead:
 //   CheckpointDamagedError    a file is truncated, damaged or missing, or of a later format
 //   CheckpointMismatchError   the checkpoint is of another run, model or optimizer, or keeps other
 //                             values: both sides
-//   CheckpointFileError       the system refuses to read or write; load(): the job's newest commit
-//                             is not on the host where rank 0 is now
+//   CheckpointFileError       the system refuses to read or write, or `timeout` is over; load():
+//                             the job's newest commit is not on the host where rank 0 is now
 //   CheckpointRefusedError    another generation of the job holds the right to write checkpoints
 //   c10::NotImplementedError  the optimizer is none of Adam, AdamW, SGD; a parameter or a buffer is
-//                             a ShardTensor
+//                             a ShardTensor of summands (Partial)
 //   CollectiveForbiddenError  the call stands inside ElasticState::update()
 //   c10::ValueError           kept bytes differ between ranks
 // What a kept value's `save` raises on a rank is a CheckpointFileError on all; what its `load`
-// raises a CheckpointMismatchError, after the other values were loaded.
+// raises a CheckpointMismatchError, after the other values were loaded. What became of save_async()
+// is raised by the next call, which then does nothing else.
 // Threads: one at a time.
 #pragma once
 
 #include <torch/nn/module.h>
 #include <torch/optim/optimizer.h>
 
+#include <chrono>
 #include <cstdint>
+#include <exception>
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
-#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
 #include "c10/util/Exception.h"
 #include "parallel/base/arguments.h"
@@ -60,6 +76,10 @@
 #include "parallel/manager/group_argument.h"
 
 namespace meshrun {
+
+namespace detail {
+class CheckpointWriter;
+}
 
 class CheckpointError : public c10::Error {
   using Error::Error;
@@ -87,8 +107,19 @@ struct TrainingProgress {
 struct CheckpointOptions {
   // What must be the same in two runs for the second to go on where the first stopped; by flag.
   std::map<std::string, std::string> identity = {};
-  // Complete checkpoints that stay, at least 1.
+  // Complete checkpoints that stay, at least 1: the newest ones.
   IntArgument keep = 2;
+  // So do those that were written less than so long ago; absent: age does not count.
+  std::optional<std::chrono::seconds> keep_for = {};
+  // So do those whose step is a multiple of it, for ever; 0: none.
+  IntArgument keep_every = 0;
+  // Limit for writing one; absent: none.
+  std::optional<std::chrono::milliseconds> timeout = {};
+  // A program that rank 0 calls with the path of each checkpoint once it is durable, one call after
+  // the other, to copy it to an object store, say. Until the call has ended the checkpoint stays.
+  // Only the end of the job waits for it. If it fails that is said, and nothing changes. Empty:
+  // none.
+  std::string on_commit = {};
   // All ranks that train; the world where absent.
   GroupArgument group = {};
   // A file of a format before this one: if the directory holds it and no checkpoint, load() raises
@@ -98,11 +129,19 @@ struct CheckpointOptions {
 
 class CheckpointDirectory {
  public:
-  // Not collective. Raises c10::ValueError for `keep` below 1.
+  // Not collective. Raises c10::ValueError for `keep` below 1 or a negative `keep_every`.
   CheckpointDirectory(std::string path, CheckpointOptions options);
 
   void save(const torch::nn::Module& module, torch::optim::Optimizer& optimizer,
             const TrainingProgress& progress, const KeptValues& kept = {});
+
+  // As save(), but returns when the values are copied.
+  void save_async(const torch::nn::Module& module, torch::optim::Optimizer& optimizer,
+                  const TrainingProgress& progress, const KeptValues& kept = {});
+  // Waits until it is written, and raises what became of it.
+  void wait();
+  // Whether this rank still writes. Not collective.
+  bool is_writing() const;
 
   // Absent where the directory has no complete checkpoint: nothing is changed.
   std::optional<TrainingProgress> load(torch::nn::Module& module,
@@ -110,13 +149,18 @@ class CheckpointDirectory {
                                        const KeptValues& kept = {});
 
  private:
-  bool holds_rank_0(const GroupArgument::Handle& shard_group, c10::Device device);
-
-  const std::string path_;
-  const CheckpointOptions options_;
-  // By shard group: whether rank 0 is one of its ranks.
-  std::map<GroupArgument::Handle, bool> holds_rank_0_;
+  // Shared with copies of this object.
+  std::shared_ptr<detail::CheckpointWriter> writer_;
+  std::string path_;
+  CheckpointOptions options_;
 };
+
+// Waits for the saves of this process that go on in the background, and for the calls of on_commit.
+// Not collective. What they ended with is returned, and raised again by no other call: a
+// CheckpointError, or null. ElasticContext::run() calls it.
+std::exception_ptr finish_background_saves();
+// Gives them up, since their world is over.
+void give_up_background_saves();
 
 // Writes the unsharded parameters to a file of this rank's own; for comparing ranks and runs.
 // Collective over the groups of sharded parameters. read_parameters.h reads it.

@@ -2,10 +2,11 @@
 // temporary name is committed by a compare-and-set, and renamed only then. A writer of an older
 // generation is refused, whatever it believes. Outside meshrun every commit is granted.
 //
-// Threads: one at a time. Only rank 0 commits.
+// Threads: any. Only rank 0 commits.
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 
@@ -17,10 +18,10 @@ namespace meshrun {
 class CommitRight {
  public:
   // Right to commit the checkpoints of `directory`. `agent` is null outside meshrun.
-  CommitRight(agent::Agent* agent, const std::string& directory);
+  CommitRight(std::shared_ptr<agent::Agent> agent, const std::string& directory);
 
-  // Host and generation of this writer, which make its temporary names unique.
-  const std::string& writer() const { return writer_; }
+  // Host, number of the save and generation, which make a temporary name unique.
+  std::string writer(const std::string& save) const;
   uint64_t generation() const { return generation_; }
   // The newest commit; absent: there is none, or nobody keeps them.
   std::optional<agent::Checkpoint> newest() const;
@@ -29,10 +30,31 @@ class CommitRight {
   void commit(int64_t step, const std::string& digest, const std::string& temporary) const;
 
  private:
-  agent::Agent* const agent_;
+  std::shared_ptr<agent::Agent> agent_;
   std::string name_;
-  std::string writer_;
+  std::string host_;
   uint64_t generation_ = 0;
 };
+
+// Right of this process, in the world that it is in.
+CommitRight right_of(const std::string& path);
+// `save`: the save's number.
+StepWriter writer_of(const CommitRight& right, const std::string& save);
+
+// The job's newest checkpoint in a directory, as the coordinator knows it.
+struct Committed {
+  int64_t step = 0;
+  // It has its own name here.
+  bool is_here = false;
+  // What this generation has written lay here: if it is not, the program has removed it.
+  bool is_of_this_generation = false;
+};
+
+// Gives it its own name, if its writer died before it did. Absent: the coordinator knows of none.
+std::optional<Committed> finish_committed(const std::string& path, const CommitRight& right);
+
+// The step to load; absent: the one that was written last. Raises where the job would go on from
+// fewer steps than it has done: rank 0 of an earlier generation may have been on another host.
+std::optional<int64_t> step_to_load(const std::string& path);
 
 }  // namespace meshrun

@@ -1,43 +1,83 @@
-// What a checkpoint must hold for a module and an optimizer, and the reading of one that does; rank
-// 0's part of CheckpointDirectory::load.
+// What a training holds that a checkpoint or another rank gets: its tensors by name, and how this
+// rank has them.
 #pragma once
 
 #include <ATen/core/Tensor.h>
 #include <torch/nn/module.h>
 #include <torch/optim/optimizer.h>
 
+#include <array>
 #include <map>
-#include <optional>
+#include <memory>
 #include <set>
 #include <stdexcept>
 #include <string>
 #include <vector>
 
+#include "core/checkpoint/tensor_source.h"
 #include "parallel/checkpoint/kept_values.h"
-#include "parallel/checkpoint/manifest.h"
-#include "parallel/checkpoint/safetensors.h"
+#include "parallel/checkpoint/regions.h"
+#include "parallel/manager/group_argument.h"
+#include "parallel/nn/optimizer_state.h"
 #include "parallel/nn/sharded_parameters.h"
 
 namespace meshrun::detail {
 
-inline constexpr char kModelFile[] = "model.safetensors";
-inline constexpr char kOptimizerFile[] = "optimizer.safetensors";
-inline constexpr char kKeptFile[] = "kept.safetensors";
+// The files of a checkpoint, in their order everywhere.
+enum FileKind : size_t { kModel, kOptimizer, kKept };
+inline constexpr std::array<const char*, 3> kFileNames = {
+    "model.safetensors", "optimizer.safetensors", "kept.safetensors"};
 inline constexpr char kStepName[] = "step";
+
+template <typename Value>
+using ByFile = std::array<Value, kFileNames.size()>;
 
 // The name of a parameter's moment in the optimizer's file.
 std::string moment_key(const std::string& moment, const std::string& parameter);
+
+// How ranks hold a tensor in pieces.
+struct Cut {
+  GroupArgument::Handle group;
+  // By rank of the group. Ranks may have the same.
+  std::vector<Region> by_rank;
+
+  const Region& own() const;
+};
+using CutPtr = std::shared_ptr<const Cut>;
+// How ranks hold the states of a parameter of so many elements.
+CutPtr cut_of_slices(const ParameterStates::Slices& slices, int64_t elements);
 
 // A tensor of the training, and how this rank holds it.
 struct Part {
   std::string name;
   at::Tensor tensor;
-  const ParameterShard* shard = nullptr;  // null: every rank has all of it
+  const ParameterShard* shard = nullptr;  // of a ShardedParameters module
+  CutPtr cut;                             // null: every rank has all of it
   bool is_parameter = false;
 
-  std::vector<int64_t> global_shape() const {
-    return shard == nullptr ? tensor.sizes().vec() : shard->global_shape;
-  }
+  std::vector<int64_t> global_shape() const;
+  // This rank's elements, in the same memory: a plain tensor.
+  at::Tensor local() const;
+  // What it is in a file.
+  TensorInfo info() const;
+  // This rank's elements of a tensor of the global shape: a view.
+  at::Tensor own_part(const at::Tensor& whole) const;
+  // All elements, on every rank of the cut. Collective over its group.
+  at::Tensor whole() const;
+};
+
+// All parts. Raises c10::NotImplementedError, the same on every rank, where a ShardTensor is
+// Partial. `kept` must outlive this.
+struct Parts {
+  std::map<std::string, ParameterShard> shards;
+  std::vector<Part> list;  // parameters, then buffers
+  std::vector<Part> kept;  // KeptValues::tensors()
+
+  Parts(const torch::nn::Module& module, const KeptValues& kept);
+  Parts(const Parts&) = delete;
+  Parts& operator=(const Parts&) = delete;
+  // The model's; the CPU for an empty one.
+  c10::Device device() const;
 };
 
 // What to do where one side's names begin with "module.", as a DistributedDataParallel's do, and
@@ -52,46 +92,20 @@ std::set<std::string> names_of(const std::map<std::string, Value>& map) {
   return names;
 }
 
-// What `part` has in a file: its dtype and its global shape, without bytes.
-StoredTensor expected(const Part& part);
-
-// All parts. Raises c10::NotImplementedError, the same on every rank, if one is a ShardTensor.
-// `kept` must outlive this.
-struct Parts {
-  std::map<std::string, ParameterShard> shards;
-  std::vector<Part> list;  // parameters, then buffers
-  std::vector<Part> kept;  // KeptValues::tensors()
-
-  Parts(const torch::nn::Module& module, const KeptValues& kept);
-  Parts(const Parts&) = delete;
-  Parts& operator=(const Parts&) = delete;
-  // The model's; the CPU for an empty one.
-  c10::Device device() const;
-};
-
 // The checkpoint is of another run, model or optimizer.
 class Mismatch : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
 };
 
-// Read whole, and it fits.
-struct Loaded {
-  Manifest manifest;
-  TensorFile model;
-  TensorFile optimizer;
-  TensorFile kept;
+// Tensors by name.
+using Outline = std::map<std::string, TensorInfo>;
 
-  // Names of the values that the program keeps, sorted.
-  std::vector<std::string> kept_names() const;
+// What a training was when it was saved or remembered, without the values of its tensors.
+struct Contents {
+  std::string manifest;  // EncodeManifest
+  std::vector<std::string> kept_names;
+  ByFile<Outline> outlines;
 };
-
-// The checkpoint of `step` in `directory`, or where that is absent the complete one written
-// last; absent: there is none. `former_file`: see CheckpointOptions. Raises Mismatch,
-// DamagedCheckpoint, SafetensorsError, std::runtime_error.
-std::optional<Loaded> read_newest(const std::string& directory, std::optional<int64_t> step,
-                                  const std::map<std::string, std::string>& identity,
-                                  const std::string& former_file, const Parts& parts,
-                                  const torch::optim::Optimizer& optimizer, const KeptValues& kept);
 
 }  // namespace meshrun::detail

@@ -9,10 +9,11 @@
 #include <mutex>
 #include <nlohmann/json.hpp>
 
+#include "core/checkpoint/manifest.h"
 #include "core/hash.h"
 #include "parallel/base/digest.h"
 #include "parallel/checkpoint/agreement.h"
-#include "parallel/checkpoint/manifest.h"
+#include "parallel/checkpoint/status_errors.h"
 #include "parallel/shard/random/random_operation.h"
 
 namespace meshrun::detail {
@@ -101,7 +102,7 @@ std::vector<GeneratorStates> gather_states(c10d::ProcessGroup& group, c10::Devic
     GeneratorStates& states = all.emplace_back();
     const auto parsed = nlohmann::json::parse(each);
     for (const auto& [name, state] : parsed.items()) {
-      states[name] = bytes_from_hex(state.get<std::string>());
+      states[name] = value_of(BytesFromHex(state.get<std::string>()));
     }
   }
   return all;

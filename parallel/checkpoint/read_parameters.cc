@@ -1,26 +1,23 @@
 #include "parallel/checkpoint/read_parameters.h"
 
-#include <ATen/core/grad_mode.h>
-#include <ATen/ops/empty.h>
-
 #include <algorithm>
 #include <set>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 #include <vector>
 
+#include "core/checkpoint/open_tensors.h"
 #include "fmt/format.h"
 #include "fmt/ranges.h"
 #include "parallel/checkpoint/agreement.h"
 #include "parallel/checkpoint/contents.h"
-#include "parallel/checkpoint/safetensors.h"
-#include "parallel/checkpoint/stored_tensor.h"
-#include "parallel/comm/interface/carried.h"
-#include "parallel/nn/sharded_parameters.h"
+#include "parallel/checkpoint/hand_on.h"
+#include "parallel/checkpoint/patience.h"
+#include "parallel/checkpoint/status_errors.h"
 
 namespace meshrun {
 namespace {
 
-using at::Tensor;
+using detail::Outline;
 using detail::Part;
 using detail::Parts;
 
@@ -36,10 +33,6 @@ enum Said : char {
   kAll = 'a',
 };
 
-std::string describe(const StoredTensor& stored) {
-  return fmt::format("{} [{}]", stored.dtype, fmt::join(stored.shape, ", "));
-}
-
 // "a, b and 3 more".
 std::string some_of(const std::vector<std::string>& names) {
   const size_t shown = std::min(names.size(), kNamed);
@@ -49,30 +42,30 @@ std::string some_of(const std::vector<std::string>& names) {
   return fmt::format("{}{}", fmt::join(first, ", "), more);
 }
 
-bool holds_buffers(const TensorFile& file, const Parts& parts) {
+bool holds_buffers(const Outline& file, const Parts& parts) {
   return std::any_of(parts.list.begin(), parts.list.end(), [&](const Part& part) {
-    return !part.is_parameter && file.tensors.contains(part.name);
+    return !part.is_parameter && file.contains(part.name);
   });
 }
 
 // One sentence; empty: the file fits.
-std::string misfit(const std::string& path, const TensorFile& file, const Parts& parts) {
+std::string misfit(const std::string& path, const Outline& file, const Parts& parts) {
   const bool with_buffers = holds_buffers(file, parts);
   std::vector<std::string> missing, unknown, different;
   std::set<std::string> known;
   for (const Part& part : parts.list) {
     known.insert(part.name);
-    const auto found = file.tensors.find(part.name);
-    if (found == file.tensors.end()) {
+    const auto found = file.find(part.name);
+    if (found == file.end()) {
       if (part.is_parameter || with_buffers) missing.push_back(part.name);
       continue;
     }
-    const StoredTensor wanted = detail::expected(part);
-    if (found->second.dtype == wanted.dtype && found->second.shape == wanted.shape) continue;
-    different.push_back(fmt::format("{} as {} instead of {}", part.name, describe(found->second),
-                                    describe(wanted)));
+    const TensorInfo wanted = part.info();
+    if (found->second == wanted) continue;
+    different.push_back(fmt::format("{} as {} instead of {}", part.name,
+                                    DescribeTensor(found->second), DescribeTensor(wanted)));
   }
-  for (const auto& [name, tensor] : file.tensors) {
+  for (const auto& [name, tensor] : file) {
     if (!known.contains(name)) unknown.push_back(name);
   }
   std::vector<std::string> problems;
@@ -83,17 +76,17 @@ std::string misfit(const std::string& path, const TensorFile& file, const Parts&
   if (!different.empty()) problems.push_back("it holds " + some_of(different));
   if (problems.empty()) return "";
   return fmt::format("{} is not of this module: {}{}", path, fmt::join(problems, "; "),
-                     detail::hint_on_wrapper(detail::names_of(file.tensors), known));
+                     detail::hint_on_wrapper(detail::names_of(file), known));
 }
 
 // Rank 0's part: what all ranks are told. Nothing escapes, since they wait.
-std::string read_first(const std::string& path, const Parts& parts, TensorFile& file) {
+std::string read_first(const std::string& path, const Parts& parts, TensorSourcePtr& source) {
   try {
-    file = read_safetensors(path);
-    const std::string problem = misfit(path, file, parts);
+    source = value_of(OpenTensors(path));
+    const std::string problem = misfit(path, source->Tensors(), parts);
     if (!problem.empty()) return char{kMismatch} + problem;
-    return std::string(1, holds_buffers(file, parts) ? kAll : kParameters);
-  } catch (const SafetensorsError& error) {
+    return std::string(1, holds_buffers(source->Tensors(), parts) ? kAll : kParameters);
+  } catch (const DamagedCheckpoint& error) {
     return char{kDamaged} + std::string(error.what());
   } catch (const c10::Error& error) {
     return char{kFile} + std::string(error.what_without_backtrace());
@@ -114,27 +107,33 @@ void raise_if_problem(const std::string& said) {
 void read_parameters(const std::string& path, torch::nn::Module& module,
                      const GroupArgument& group) {
   const GroupArgument::Handle handle = group.get();
-  const bool reads = handle->getRank() == 0;
   const KeptValues none;
   const Parts parts(module, none);
   const c10::Device device = parts.device();
-  TensorFile file;
-  const std::string said =
-      broadcast_text(*handle, device, reads ? read_first(path, parts, file) : std::string());
+  TensorSourcePtr source;
+  std::string said;
+  detail::run_patiently(*handle, device, [&] {
+    if (handle->getRank() == 0) said = read_first(path, parts, source);
+  });
+  said = broadcast_text(*handle, device, said);
   raise_if_problem(said);
 
-  const at::NoGradGuard no_grad;
+  std::vector<detail::Target> targets;
   for (const Part& part : parts.list) {
     if (!part.is_parameter && said[0] == kParameters) continue;
-    const Tensor whole =
-        at::empty(part.global_shape(), at::TensorOptions(part.tensor.scalar_type()).device(device));
-    if (reads) copy_stored(file.tensors.at(part.name), part.name, whole);
-    if (handle->getSize() > 1 && whole.numel() > 0) {
-      std::vector<Tensor> sent = {carried(whole)};
-      handle->broadcast(sent, c10d::BroadcastOptions())->wait();
-    }
-    part.tensor.detach().copy_(part.shard == nullptr ? whole : shard_of(whole, *part.shard));
+    targets.emplace_back(detail::kModel, part.name, part.info(), part.local(), part.cut);
   }
+  try {
+    detail::broadcast_targets(handle, 0, device, targets,
+                              [&](const detail::Target& target, uint64_t from, std::span<char> to) {
+                                check_status(source->Read(target.name(), from, to));
+                              });
+  } catch (const DamagedCheckpoint& error) {
+    throw CheckpointDamagedError(error.what());
+  } catch (const std::runtime_error& error) {
+    throw CheckpointFileError(error.what());
+  }
+  for (detail::Target& target : targets) target.finish();
 }
 
 }  // namespace meshrun

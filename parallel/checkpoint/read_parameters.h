@@ -1,5 +1,6 @@
-// A module's values from a safetensors file: one that write_parameters() wrote, a checkpoint's
-// model.safetensors, or Python's safetensors.torch.save_file(model.state_dict(), path).
+// A module's values from a file of any format that core/checkpoint/open_tensors.h tells of: one
+// that write_parameters() wrote, a checkpoint's model.safetensors, a file of Python's
+// safetensors.torch.save_file() or torch.save(), a directory of torch.distributed.checkpoint.
 //
 //   read_parameters("model.safetensors", *model);   // before DistributedDataParallel takes it
 //
@@ -12,7 +13,7 @@
 // shared file system. Collective over `group`: all ranks that hold the module, the world where
 // absent.
 // Threads: one at a time. Errors are the same on every rank, and leave the module as it was:
-//   CheckpointDamagedError    not a safetensors file: says how one of another format is converted
+//   CheckpointDamagedError    the file is damaged, or of a format that is not read
 //   CheckpointMismatchError   one sentence with all names that are missing, unknown or different
 //   CheckpointFileError       the system refuses to read
 //   c10::NotImplementedError  a parameter or a buffer is a ShardTensor

@@ -2,15 +2,19 @@
 
 #include <fcntl.h>
 #include <stdio.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <cstdlib>
 #include <filesystem>
 #include <string_view>
 #include <system_error>
+#include <utility>
 
 #include "core/hash.h"
+#include "core/os/fd.h"
 #include "core/os/files.h"
 #include "parallel/checkpoint/atomic_file.h"
 
@@ -19,14 +23,9 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr char kManifest[] = "manifest.json";
-constexpr char kStepPrefix[] = "step-";
 constexpr char kUnfinished[] = ".unfinished";
 constexpr char kRemoved[] = ".removed";
-
-void check(const absl::Status& status, const std::string& what) {
-  if (!status.ok()) throw std::runtime_error(what + " " + std::string(status.message()));
-}
+constexpr char kProbe[] = ".probe-";
 
 [[noreturn]] void fail(const std::string& what) {
   throw std::system_error(errno, std::generic_category(), what);
@@ -37,36 +36,12 @@ fs::path hidden(const fs::path& path, const char* suffix) {
   return path.parent_path() / ("." + path.filename().string() + suffix);
 }
 
-bool is_step_name(const std::string& name) {
-  const std::string digits = name.starts_with(kStepPrefix) ? name.substr(5) : "";
-  return !digits.empty() && digits.find_first_not_of("0123456789") == std::string::npos;
-}
-
-// With the newest last. Those whose manifest cannot be read are left out, or an error.
-std::vector<StepDirectory> list(const std::string& directory, bool tolerant) {
-  std::vector<StepDirectory> found;
-  if (!fs::exists(directory)) return found;
-  for (const fs::directory_entry& entry : fs::directory_iterator(directory)) {
-    const fs::path manifest = entry.path() / kManifest;
-    if (!is_step_name(entry.path().filename()) || !fs::exists(manifest)) continue;
-    try {
-      found.push_back(
-          {entry.path().string(), decode_manifest(manifest.string(), read_file(manifest))});
-    } catch (const std::runtime_error&) {
-      if (!tolerant) throw;
-    }
-  }
-  std::sort(found.begin(), found.end(), [](const StepDirectory& a, const StepDirectory& b) {
-    return a.manifest.sequence < b.manifest.sequence;
-  });
-  return found;
-}
-
-void remove_hidden_first(const fs::path& path) {
+// Gives it a name that nobody reads. Returns that.
+fs::path hide(const fs::path& path) {
   const fs::path aside = hidden(path, kRemoved);
   fs::remove_all(aside);
   fs::rename(path, aside);
-  fs::remove_all(aside);
+  return aside;
 }
 
 // The generation in ".step-600.node-a.3.unfinished"; 0: the name has none.
@@ -79,104 +54,135 @@ uint64_t generation_of(const std::string& name) {
 }
 
 // What crashes left. A writer of an older generation must not remove what a later one writes.
+// What cannot go, such as a file that another host has open, stays for the next time.
 void remove_leftovers(const std::string& directory, uint64_t generation) {
   for (const fs::directory_entry& entry : fs::directory_iterator(directory)) {
     const std::string name = entry.path().filename();
-    if (!name.starts_with(std::string(".") + kStepPrefix)) continue;
-    if (name.ends_with(kRemoved) ||
-        (name.ends_with(kUnfinished) && generation_of(name) <= generation)) {
-      fs::remove_all(entry.path());
+    const bool is_step = name.starts_with(std::string(".") + kStepPrefix);
+    if (name.starts_with(kProbe) || (is_step && name.ends_with(kRemoved)) ||
+        (is_step && name.ends_with(kUnfinished) && generation_of(name) <= generation)) {
+      std::error_code error;
+      fs::remove_all(entry.path(), error);
     }
   }
 }
 
 // Gives `from` the name `to`, which has its old content or its new one at every moment, where the
-// file system can exchange. The old content goes when the new name is on the disk: a crash before
-// that may bring the old one back.
-void replace(const fs::path& from, const fs::path& to,
-             const std::function<absl::Status(const std::string&)>& flush) {
+// file system can exchange. Returns the hidden name of the old content, which may go, since the new
+// name is on the disk: a crash before that may bring the old one back. Empty: there was none.
+fs::path replace(const fs::path& from, const fs::path& to,
+                 const std::function<absl::Status(const std::string&)>& flush) {
   fs::path old;
   if (::rename(from.c_str(), to.c_str()) != 0) {
     if (errno != ENOTEMPTY && errno != EEXIST) fail("cannot rename " + from.string());
     if (::renameat2(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), RENAME_EXCHANGE) == 0) {
       old = from;
     } else {
-      old = hidden(to, kRemoved);
-      fs::remove_all(old);
-      fs::rename(to, old);
+      old = hide(to);
       fs::rename(from, to);
     }
   }
-  check(flush(to.parent_path().string()), "cannot flush");
-  if (!old.empty()) fs::remove_all(old);
+  check_status(flush(to.parent_path().string()), "cannot flush");
+  return old;
 }
 
 }  // namespace
 
-std::vector<StepDirectory> list_step_directories(const std::string& directory) {
-  return list(directory, /*tolerant=*/false);
+std::vector<std::string> outdated(const std::vector<StepDirectory>& checkpoints,
+                                  const Retention& retention, int64_t now) {
+  std::vector<std::string> paths;
+  for (size_t i = 0; i + static_cast<size_t>(retention.keep) < checkpoints.size(); ++i) {
+    const Manifest& manifest = checkpoints[i].manifest;
+    if (retention.keep_every > 0 && manifest.step % retention.keep_every == 0) continue;
+    if (retention.keep_for && now - manifest.written < retention.keep_for->count()) continue;
+    if (retention.held.contains(fs::path(checkpoints[i].path).filename())) continue;
+    paths.push_back(checkpoints[i].path);
+  }
+  return paths;
 }
 
-std::string read_verified(const StepDirectory& checkpoint, const std::string& name) {
-  const std::string path = checkpoint.path + "/" + name;
-  const auto file = checkpoint.manifest.files.find(name);
-  if (file == checkpoint.manifest.files.end()) {
-    throw DamagedCheckpoint(checkpoint.path + "/" + kManifest + " does not name " + name);
-  }
-  if (!fs::exists(path)) throw DamagedCheckpoint(path + " is missing");
-  std::string content = read_file(path);
-  if (content.size() != file->second.bytes) {
-    throw DamagedCheckpoint(
-        path + (content.size() < file->second.bytes ? " is truncated" : " is too long") + ": " +
-        std::to_string(content.size()) + " bytes, " + std::to_string(file->second.bytes) +
-        " were written");
-  }
-  const std::string hash = HexEncode(Sha256(content));
-  if (hash != file->second.sha256) {
-    throw DamagedCheckpoint(path + " is damaged: its SHA-256 is " + hash + ", that of what was " +
-                            "written " + file->second.sha256);
-  }
-  return content;
+std::string unfinished_path(const std::string& directory, int64_t step, const std::string& writer) {
+  const fs::path named = fs::path(directory) / (kStepPrefix + std::to_string(step));
+  return hidden(named, ("." + writer + kUnfinished).c_str());
 }
 
-int64_t write_step_directory(const std::string& directory, Manifest manifest,
-                             const std::map<std::string, std::string>& files, int64_t keep,
-                             const StepWriter& writer) {
-  check(os::MakeDirectories(directory), "cannot create");
-  remove_leftovers(directory, writer.generation);
-  const std::vector<StepDirectory> before = list(directory, /*tolerant=*/true);
+UnfinishedStep::UnfinishedStep(std::string directory, int64_t step, StepWriter writer)
+    : directory_(std::move(directory)), step_(step), writer_(std::move(writer)) {
+  check_status(os::MakeDirectories(directory_), "cannot create");
+  remove_leftovers(directory_, writer_.generation);
+  path_ = unfinished_path(directory_, step, writer_.name);
+  check_status(os::MakeDirectories(path_), "cannot create");
+}
+
+std::string UnfinishedStep::named_path() const {
+  return fs::path(directory_) / (kStepPrefix + std::to_string(step_));
+}
+
+absl::Status UnfinishedStep::create_file(const std::string& name, uint64_t bytes) const {
+  const std::string path = path_ + "/" + name;
+  const os::UniqueFd fd(::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666));
+  if (!fd) return os::ErrnoStatus(errno, "cannot create " + path);
+  const auto size = static_cast<off_t>(bytes);
+  // Some file systems cannot reserve room; they tell of a full disk later.
+  if (bytes > 0 && ::fallocate(fd.get(), 0, 0, size) != 0 && errno != EOPNOTSUPP &&
+      errno != EINTR) {
+    return os::ErrnoStatus(errno, "cannot write " + path);
+  }
+  if (::ftruncate(fd.get(), size) != 0) return os::ErrnoStatus(errno, "cannot write " + path);
+  return absl::OkStatus();
+}
+
+UnfinishedStep::Finished UnfinishedStep::finish(Manifest manifest, const Retention& retention,
+                                                const std::function<void()>& before_commit) {
+  const auto list = [&] { return value_of(ListStepDirectories(directory_, /*tolerant=*/true)); };
+  const std::vector<StepDirectory> before = list();
   const int64_t last = before.empty() ? 0 : before.back().manifest.sequence;
   manifest.sequence = std::max(manifest.sequence, last + 1);
-  const fs::path path = fs::path(directory) / (kStepPrefix + std::to_string(manifest.step));
-  const fs::path aside = hidden(path, ("." + writer.name + kUnfinished).c_str());
-  check(os::MakeDirectories(aside), "cannot create");
-  for (const auto& [name, content] : files) {
-    write_file_atomically((aside / name).string(), content);
-    manifest.files[name] = {content.size(), HexEncode(Sha256(content))};
+  const std::string text = EncodeManifest(manifest);
+  write_file_atomically(path_ + "/" + kManifestName, text);
+  // The directory's own name, which the commit tells of.
+  check_status(os::SyncDirectory(directory_), "cannot flush");
+  const fs::path aside(path_);
+  before_commit();
+  writer_.commit(step_, Sha256(text), aside.filename());
+  const fs::path old = replace(aside, named_path(), writer_.flush);
+  if (!old.empty()) hidden_.push_back(old);
+  Finished finished{manifest.sequence, ""};
+  // It is a checkpoint now, whatever becomes of older ones.
+  try {
+    const auto now = std::chrono::system_clock::now().time_since_epoch();
+    const int64_t seconds = std::chrono::duration_cast<std::chrono::seconds>(now).count();
+    for (const std::string& path : outdated(list(), retention, seconds)) {
+      hidden_.push_back(hide(path));
+    }
+  } catch (const std::exception& error) {
+    finished.problem = std::string("an outdated checkpoint stays: ") + error.what();
   }
-  const std::string text = encode_manifest(manifest);
-  write_file_atomically((aside / kManifest).string(), text);
-  writer.commit(manifest.step, Sha256(text), aside.filename());
-  replace(aside, path, writer.flush);
+  return finished;
+}
 
-  const std::vector<StepDirectory> now = list(directory, /*tolerant=*/true);
-  for (size_t i = 0; i + static_cast<size_t>(keep) < now.size(); ++i) {
-    remove_hidden_first(now[i].path);
-  }
-  return manifest.sequence;
+void UnfinishedStep::remove_hidden() {
+  std::error_code error;
+  for (const std::string& path : std::exchange(hidden_, {})) fs::remove_all(path, error);
+}
+
+void UnfinishedStep::remove() const {
+  std::error_code error;
+  fs::remove_all(path_, error);
 }
 
 bool finish_step_directory(const std::string& directory, int64_t step, const std::string& digest,
                            const std::string& temporary) {
   const auto is_committed = [&](const fs::path& checkpoint) {
-    const fs::path manifest = checkpoint / kManifest;
+    const fs::path manifest = checkpoint / kManifestName;
     return fs::exists(manifest) && Sha256(read_file(manifest)) == digest;
   };
   // A name, and nothing that leads elsewhere.
   const fs::path aside = fs::path(directory) / fs::path(temporary).filename();
   const fs::path path = fs::path(directory) / (kStepPrefix + std::to_string(step));
   if (temporary.empty() || !is_committed(aside)) return is_committed(path);
-  replace(aside, path, os::SyncDirectory);
+  const fs::path old = replace(aside, path, os::SyncDirectory);
+  if (!old.empty()) fs::remove_all(old);
   return true;
 }
 

@@ -1,30 +1,32 @@
-// The directories of checkpoints on one file system: how one becomes visible as a whole, which is
-// the newest, which are removed. Without LibTorch.
+// The directories of checkpoints on one file system: how one becomes visible as a whole, which are
+// removed. Without LibTorch. core/checkpoint/step_directory.h lists and reads them.
 //
 //   DIR/step-500/{model.safetensors, optimizer.safetensors, manifest.json}
 //   DIR/.step-600.node-a.3.unfinished/...   written by node-a in generation 3, and not, or not yet,
 //                                           a checkpoint. Removed by a writer of its own or a later
 //                                           generation, or, if it was committed, finished
 //
-// A directory belongs to one run, and one process at a time may write it. What the writer has
-// written aside becomes a checkpoint only after `commit`. A run that starts anew in the directory
-// replaces what is there: the newest checkpoint is the one that was written last, whatever its
-// step.
+// A directory belongs to one run, and one job at a time may write it. What the writer has written
+// aside becomes a checkpoint only after `commit`. A run that starts anew in the directory replaces
+// what is there: the newest checkpoint is the one that was written last, whatever its step.
 //
 // Errors: DamagedCheckpoint; std::runtime_error with the path and the system's reason.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <functional>
-#include <map>
+#include <optional>
+#include <set>
 #include <stdexcept>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "core/checkpoint/manifest.h"
+#include "core/checkpoint/step_directory.h"
 #include "core/os/files.h"
-#include "parallel/checkpoint/manifest.h"
+#include "parallel/checkpoint/status_errors.h"
 
 namespace meshrun {
 
@@ -48,25 +50,63 @@ struct StepWriter {
   std::function<absl::Status(const std::string& directory)> flush = os::SyncDirectory;
 };
 
-struct StepDirectory {
-  std::string path;
-  Manifest manifest;
+// Which complete checkpoints stay when a new one has been written. One whose manifest cannot be
+// read stays, too.
+struct Retention {
+  // The newest ones, at least 1.
+  int64_t keep = 2;
+  // Those that were written less than so long ago; absent: age does not count.
+  std::optional<std::chrono::seconds> keep_for = {};
+  // Those whose step is a multiple of it; 0: none.
+  int64_t keep_every = 0;
+  // Those with one of these names, since somebody still reads them.
+  std::set<std::string> held = {};
 };
 
-// The complete checkpoints in `directory`, the newest last; none if it does not exist. A step-N
-// without manifest.json is not complete. Raises for a manifest that cannot be read.
-std::vector<StepDirectory> list_step_directories(const std::string& directory);
+// Paths of those that go, the oldest first. `checkpoints`: the newest last; `now`: Unix time.
+std::vector<std::string> outdated(const std::vector<StepDirectory>& checkpoints,
+                                  const Retention& retention, int64_t now);
 
-// The content of a file that the manifest names, after a comparison of its size and hash.
-std::string read_verified(const StepDirectory& checkpoint, const std::string& name);
+// Where the files of a step are written until they are a checkpoint.
+std::string unfinished_path(const std::string& directory, int64_t step, const std::string& writer);
 
-// Writes aside, flushes, and renames to step-N, in the place of one of that step, which is removed
-// only when the new one's name is on the disk. Fills in the manifest's files, and its sequence: at
-// least what it is, and above those that are there. Then removes the oldest until `keep` complete
-// ones are left; one whose manifest cannot be read stays. Returns the sequence.
-int64_t write_step_directory(const std::string& directory, Manifest manifest,
-                             const std::map<std::string, std::string>& files, int64_t keep,
-                             const StepWriter& writer);
+// A checkpoint while it is written.
+class UnfinishedStep {
+ public:
+  // Makes the directory, empty, and removes what crashes left in DIR.
+  UnfinishedStep(std::string directory, int64_t step, StepWriter writer);
+
+  // Where its files are to be written.
+  const std::string& path() const { return path_; }
+  // Where they are afterwards.
+  std::string named_path() const;
+  // Creates a file of `bytes` in it, without content. RESOURCE_EXHAUSTED at once where the file
+  // system can tell that it has no room.
+  absl::Status create_file(const std::string& name, uint64_t bytes) const;
+
+  struct Finished {
+    int64_t sequence = 0;
+    // Why an outdated checkpoint stays; empty: none does.
+    std::string problem;
+  };
+  // Writes the manifest, commits after `before_commit`, and renames to step-N, in the place of one
+  // of that step. That one, and what is outdated, is hidden only when the new one's name is on the
+  // disk. Fills in the manifest's sequence: at least what it is, and above those that are there.
+  Finished finish(
+      Manifest manifest, const Retention& retention,
+      const std::function<void()>& before_commit = [] {});
+  // Removes what finish() has hidden. That may take as long as writing it took.
+  void remove_hidden();
+  // For a save that is given up before its commit.
+  void remove() const;
+
+ private:
+  const std::string directory_;
+  const int64_t step_;
+  const StepWriter writer_;
+  std::string path_;
+  std::vector<std::string> hidden_;
+};
 
 // Renames the checkpoint of `step` that was committed as `temporary`, if its writer ended before it
 // could. Returns whether it is there under its own name now. If not, it lies on another host, or

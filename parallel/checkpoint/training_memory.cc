@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <span>
 #include <string>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
@@ -16,33 +17,49 @@
 #include "parallel/checkpoint/kept_agreement.h"
 #include "parallel/checkpoint/raised_by.h"
 #include "parallel/checkpoint/random_streams.h"
-#include "parallel/checkpoint/stored_tensor.h"
+#include "parallel/checkpoint/stored_values.h"
 #include "parallel/comm/interface/call_scope.h"
 
 namespace meshrun {
 namespace {
 
-// As read_newest would have it from a checkpoint. Raises for a dtype or an optimizer that
-// checkpoints cannot hold.
-detail::Loaded loaded_from(const TrainingMemory& memory, const torch::optim::Optimizer& optimizer) {
-  detail::Loaded loaded;
-  loaded.manifest.step = memory.step;
-  loaded.manifest.optimizer = optimizer_kind(optimizer);
-  loaded.manifest.optimizer_options = memory.options;
-  loaded.manifest.kept_values = memory.kept_values;
-  loaded.manifest.random_generators = memory.generators;
-  for (const auto& [name, tensor] : memory.tensors) loaded.model.tensors[name] = to_stored(tensor);
-  for (const auto& [name, tensor] : memory.kept) loaded.kept.tensors[name] = to_stored(tensor);
+// A memory as hand_on() takes it: what there is, and the values.
+struct Remembered {
+  detail::Contents contents;
+  detail::ByFile<std::map<std::string, StoredValues>> tensors;
+};
+
+// Raises for a dtype or an optimizer that checkpoints cannot hold.
+Remembered remembered(const TrainingMemory& memory, const torch::optim::Optimizer& optimizer) {
+  Remembered result;
+  const auto add = [&](detail::FileKind kind, const std::string& name, const at::Tensor& tensor) {
+    result.contents.outlines[kind][name] = stored_info(tensor);
+    result.tensors[kind][name] = StoredValues(tensor);
+  };
+  Manifest manifest;
+  manifest.step = memory.step;
+  manifest.optimizer = optimizer_kind(optimizer);
+  manifest.optimizer_options = memory.options;
+  manifest.kept_values = memory.kept_values;
+  manifest.random_generators = memory.generators;
+  result.contents.manifest = EncodeManifest(manifest);
+  for (const auto& [name, tensor] : memory.tensors) add(detail::kModel, name, tensor);
+  for (const auto& [name, tensor] : memory.kept) {
+    add(detail::kKept, name, tensor);
+    result.contents.kept_names.push_back(name);
+  }
+  for (const auto& [name, bytes] : memory.kept_values) result.contents.kept_names.push_back(name);
+  std::ranges::sort(result.contents.kept_names);
   for (const auto& [name, state] : memory.states) {
     for (const auto& [moment, tensor] : state.moments) {
-      loaded.optimizer.tensors[detail::moment_key(moment, name)] = to_stored(tensor);
+      add(detail::kOptimizer, detail::moment_key(moment, name), tensor);
     }
     if (state.step) {
-      loaded.optimizer.tensors[detail::moment_key(detail::kStepName, name)] =
-          to_stored(at::scalar_tensor(*state.step, at::kLong));
+      add(detail::kOptimizer, detail::moment_key(detail::kStepName, name),
+          at::scalar_tensor(*state.step, at::kLong));
     }
   }
-  return loaded;
+  return result;
 }
 
 // Digest of all tensors that a memory keeps.
@@ -147,13 +164,13 @@ int64_t spread_memory(const std::optional<TrainingMemory>& memory, IntArgument r
   const int root = root_rank.to_int();
   const detail::Parts parts(module, kept);
   const c10::Device device = parts.device();
-  std::optional<detail::Loaded> loaded;
+  std::optional<Remembered> whole;
   std::string problem;
   if (handle->getRank() == root) {
     problem = detail::raised_by([&] {
       TORCH_CHECK_VALUE(memory.has_value(), "rank ", root,
                         " has no memory of the training to spread");
-      loaded = loaded_from(*memory, optimizer);
+      whole = remembered(*memory, optimizer);
     });
   }
   problem = common_problem(*handle, device, problem);
@@ -161,8 +178,16 @@ int64_t spread_memory(const std::optional<TrainingMemory>& memory, IntArgument r
   check_alike(*handle, root, device, memory, kept);
   Manifest manifest;
   try {
-    manifest = detail::hand_on(handle, root, loaded, "the memory of rank " + std::to_string(root),
-                               parts, optimizer, kept);
+    manifest =
+        detail::hand_on(handle, root, whole ? std::optional(whole->contents) : std::nullopt,
+                        "the memory of rank " + std::to_string(root), parts, optimizer, kept,
+                        [&](std::vector<detail::Target>& targets) {
+                          detail::broadcast_targets(
+                              handle, root, device, targets,
+                              [&](const detail::Target& target, uint64_t from, std::span<char> to) {
+                                whole->tensors[target.kind()].at(target.name()).read(from, to);
+                              });
+                        });
   } catch (const detail::Mismatch& error) {
     C10_THROW_ERROR(ValueError, error.what());
   }

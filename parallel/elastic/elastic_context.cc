@@ -183,10 +183,13 @@ void ElasticContext::check_unfinished() const {
 }
 
 void ElasticContext::finish() {
-  if (!DistributedManager::is_initialized()) return;
-  DistributedManager& manager = DistributedManager::get();
-  agent::Agent* const agent = manager.agent();
+  // All ranks wait for the same saves.
+  const std::exception_ptr unsaved = finish_background_saves();
+  agent::Agent* const agent =
+      DistributedManager::is_initialized() ? DistributedManager::get().agent() : nullptr;
+  if (agent == nullptr && unsaved) std::rethrow_exception(unsaved);
   if (agent == nullptr) return;
+  DistributedManager& manager = DistributedManager::get();
   std::vector<int64_t> steps;
   try {
     // A rank that left alone would be missed by the others' last collectives.
@@ -198,6 +201,8 @@ void ElasticContext::finish() {
     if (!another_has_finished(*agent)) throw;
   }
   if (!steps.empty()) check_equal(steps);
+  // After the barrier, which tells whether a lost rank is the reason.
+  if (unsaved) std::rethrow_exception(unsaved);
   const absl::Status said = agent->ReportFinished(kSay);
   if (absl::IsFailedPrecondition(said)) {
     throw PeerLostError("this rank's work is finished, and the job goes on without its world: " +
@@ -240,6 +245,7 @@ void ElasticContext::rejoin(const std::exception_ptr& failure, milliseconds pati
   const std::string backend = manager.backend();
   const std::string method = manager.initialization_method();
   const std::optional<milliseconds> timeout = manager.timeout();
+  give_up_background_saves();
   DistributedManager::cleanup();
   const auto until = steady_clock::now() + patience;
   while (true) {

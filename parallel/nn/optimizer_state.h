@@ -23,6 +23,10 @@
 #include <string>
 #include <vector>
 
+#include "parallel/base/split.h"
+#include "parallel/manager/group_argument.h"
+#include "torch/csrc/distributed/c10d/ProcessGroup.hpp"  // Slices destroy their handle
+
 namespace meshrun {
 
 struct ParameterState {
@@ -42,6 +46,17 @@ class ParameterStates {
   virtual ParameterState parameter_state(const at::Tensor& parameter) = 0;
   // Takes whole moments. All ranks call it, but nothing is sent.
   virtual void set_parameter_state(const at::Tensor& parameter, const ParameterState& state) = 0;
+
+  // A parameter's states as the ranks of a group hold them: flat slices of its elements.
+  struct Slices {
+    GroupArgument::Handle group;
+    std::vector<SplitRange> by_rank;  // of the flattened parameter
+    ParameterState state;             // this rank's; its moments are flat
+  };
+  // Absent for a parameter that is not stepped. Its state is empty before the first step.
+  virtual std::optional<Slices> parameter_slices(const at::Tensor& parameter) = 0;
+  // Takes this rank's slices; an empty state forgets what was.
+  virtual void set_parameter_slices(const at::Tensor& parameter, const ParameterState& state) = 0;
 };
 
 // A switch (amsgrad, nesterov) is 0 or 1.

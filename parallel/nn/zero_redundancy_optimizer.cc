@@ -370,16 +370,22 @@ const ZeroRedundancyOptimizer::Slot* ZeroRedundancyOptimizer::find(const Tensor&
   return nullptr;
 }
 
+std::vector<SplitRange> ZeroRedundancyOptimizer::pieces_of(const Slot& slot) const {
+  std::vector<SplitRange> pieces;
+  for (int rank = 0; rank < group_->getSize(); ++rank) {
+    pieces.push_back(
+        buckets_[static_cast<size_t>(slot.bucket)].piece(slot.index, group_->getSize(), rank));
+  }
+  return pieces;
+}
+
 ParameterState ZeroRedundancyOptimizer::parameter_state(const Tensor& parameter) {
   const Slot* slot = find(parameter);
   if (slot == nullptr) return {};
   // Every rank has a state for its piece, be it empty, or none has.
   ParameterState state = meshrun::parameter_state(*inner_, slot->piece);
-  const detail::FlatBucket& bucket = buckets_[static_cast<size_t>(slot->bucket)];
   std::vector<int64_t> sizes;
-  for (int rank = 0; rank < group_->getSize(); ++rank) {
-    sizes.push_back(bucket.piece(slot->index, group_->getSize(), rank).size());
-  }
+  for (const SplitRange& piece : pieces_of(*slot)) sizes.push_back(piece.size());
   for (auto& [name, moment] : state.moments) {
     moment = all_gather_v(moment, sizes, 0, true, group_).view(parameter.sizes());
   }
@@ -395,12 +401,29 @@ void ZeroRedundancyOptimizer::set_parameter_state(const Tensor& parameter,
     TORCH_CHECK_VALUE(moment.sizes() == parameter.sizes(), "ZeroRedundancyOptimizer: ", name,
                       " of a parameter of shape ", parameter.sizes(), " has the shape ",
                       moment.sizes());
-    const SplitRange range = buckets_[static_cast<size_t>(slot->bucket)].piece(
-        slot->index, group_->getSize(), group_->getRank());
+    const SplitRange range = pieces_of(*slot)[static_cast<size_t>(group_->getRank())];
     moment = narrowed(moment.detach().reshape({-1}), range)
                  .to(slot->piece.options(), /*non_blocking=*/false, /*copy=*/true);
   }
   meshrun::set_parameter_state(*inner_, slot->piece, own);
+}
+
+std::optional<ParameterStates::Slices> ZeroRedundancyOptimizer::parameter_slices(
+    const Tensor& parameter) {
+  const Slot* slot = find(parameter);
+  if (slot == nullptr) return std::nullopt;
+  return Slices{group_, pieces_of(*slot), meshrun::parameter_state(*inner_, slot->piece)};
+}
+
+void ZeroRedundancyOptimizer::set_parameter_slices(const Tensor& parameter,
+                                                   const ParameterState& state) {
+  const Slot* slot = find(parameter);
+  if (slot == nullptr) return;
+  for (const auto& [name, moment] : state.moments) {
+    TORCH_CHECK_VALUE(moment.sizes() == slot->piece.sizes(), "ZeroRedundancyOptimizer: a slice of ",
+                      name, " has the shape ", slot->piece.sizes(), " here, not ", moment.sizes());
+  }
+  meshrun::set_parameter_state(*inner_, slot->piece, state);
 }
 
 int64_t ZeroRedundancyOptimizer::state_bytes() {

@@ -41,6 +41,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -92,6 +93,8 @@ class ZeroRedundancyOptimizer : public torch::optim::Optimizer, public Parameter
   // Collective.
   ParameterState parameter_state(const at::Tensor& parameter) override;
   void set_parameter_state(const at::Tensor& parameter, const ParameterState& state) override;
+  std::optional<Slices> parameter_slices(const at::Tensor& parameter) override;
+  void set_parameter_slices(const at::Tensor& parameter, const ParameterState& state) override;
 
   // What the next step() takes of the gradients as they are: this rank's slice of each parameter's
   // reduced gradient, flat, perhaps empty; undefined: no rank has a gradient. Collective.
@@ -131,6 +134,8 @@ class ZeroRedundancyOptimizer : public torch::optim::Optimizer, public Parameter
   void reduce_gradients(const std::vector<uint8_t>& reached);
   void gather_parameters();
   const Slot* find(const at::Tensor& parameter) const;
+  // By rank: the elements of the flattened parameter that it has.
+  std::vector<SplitRange> pieces_of(const Slot& slot) const;
   std::vector<int64_t> slice_sizes(const detail::FlatBucket& bucket) const;
 
   GroupArgument::Handle group_;

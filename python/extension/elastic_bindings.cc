@@ -5,6 +5,7 @@
 #include <torch/csrc/utils/pybind.h>
 #include <torch/nn/module.h>
 
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -218,17 +219,31 @@ class State : public Keeper<ElasticState> {
 // The module and the optimizer are mirrored in each call: a checkpoint takes longer.
 class Checkpoints {
  public:
+  // Times in seconds.
   Checkpoints(std::string path, std::map<std::string, std::string> identity, int64_t keep,
-              const std::optional<std::string>& group)
-      : directory_(std::move(path), options(std::move(identity), keep, group)) {}
+              std::optional<int64_t> keep_for, int64_t keep_every, std::optional<double> timeout,
+              std::string on_commit, const std::optional<std::string>& group)
+      : directory_(std::move(path), options(std::move(identity), keep, keep_for, keep_every,
+                                            timeout, std::move(on_commit), group)) {}
 
   void save(const Entries& entries, py::object states, int64_t step,
-            std::map<std::string, std::string> sampler, const KeptValues* kept) {
+            std::map<std::string, std::string> sampler, const KeptValues* kept,
+            bool in_background) {
     const auto module = mirror(entries);
     PythonOptimizer optimizer(std::move(states));
     const py::gil_scoped_release unlocked;
-    directory_.save(*module, optimizer, {step, std::move(sampler)}, *kept);
+    const TrainingProgress progress{step, std::move(sampler)};
+    if (in_background) {
+      directory_.save_async(*module, optimizer, progress, *kept);
+    } else {
+      directory_.save(*module, optimizer, progress, *kept);
+    }
   }
+  void wait() {
+    const py::gil_scoped_release unlocked;
+    directory_.wait();
+  }
+  bool is_writing() const { return directory_.is_writing(); }
   std::optional<std::pair<int64_t, std::map<std::string, std::string>>> load(
       const Entries& entries, py::object states, const KeptValues* kept) {
     const auto module = mirror(entries);
@@ -241,10 +256,18 @@ class Checkpoints {
 
  private:
   static CheckpointOptions options(std::map<std::string, std::string> identity, int64_t keep,
+                                   std::optional<int64_t> keep_for, int64_t keep_every,
+                                   std::optional<double> timeout, std::string on_commit,
                                    const std::optional<std::string>& group) {
     CheckpointOptions options;
     options.identity = std::move(identity);
     options.keep = keep;
+    options.keep_every = keep_every;
+    options.on_commit = std::move(on_commit);
+    if (keep_for) options.keep_for = std::chrono::seconds(*keep_for);
+    if (timeout) {
+      options.timeout = std::chrono::milliseconds(static_cast<int64_t>(1000 * *timeout));
+    }
     if (group) options.group = c10d::resolve_process_group(*group);
     return options;
   }
@@ -317,8 +340,11 @@ void bind_elastic(py::module_& module) {
           py::return_value_policy::reference_internal);
   py::class_<Checkpoints>(module, "CheckpointDirectory")
       .def(py::init<std::string, std::map<std::string, std::string>, int64_t,
+                    std::optional<int64_t>, int64_t, std::optional<double>, std::string,
                     const std::optional<std::string>&>())
       .def("save", &Checkpoints::save)
+      .def("wait", &Checkpoints::wait)
+      .def("is_writing", &Checkpoints::is_writing)
       .def("load", &Checkpoints::load);
 }
 

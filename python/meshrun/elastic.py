@@ -58,6 +58,7 @@ from typing import Any, Optional, Union
 import torch
 
 from meshrun import _kept_bytes
+from meshrun._epoch_sampler import EpochSampler
 from meshrun._optimizer_states import OptimizerStates
 from meshrun.distributed import _join
 from meshrun.distributed._channel_group import ShardedModule
@@ -195,27 +196,52 @@ class TrainingProgress:
 
 
 class CheckpointDirectory:
-    """Checkpoints that any number of ranks writes and any other number reads, in a directory that only rank 0 sees.
+    """Checkpoints that any number of ranks writes and any other number reads. Every rank that sees the directory of rank 0 writes
+    its share and reads what it needs; the others get from rank 0 what they load.
 
-    `identity`: what must be the same in two runs for the second to go on where the first stopped, by flag. `keep`: how many
-    complete checkpoints stay. `group`: all ranks that train; the world where absent. Both calls are collective; errors are the
-    same on every rank and leave model, optimizer and directory as they were.
+    `identity`: what must be the same in two runs for the second to go on where the first stopped, by flag. `group`: all ranks that
+    train; the world where absent. Calls are collective; errors are the same on every rank and leave model, optimizer and directory
+    as they were. Nobody waits for a disk under a collective's timeout; `timeout`, in seconds, is a limit for writing one (none).
+
+    `keep`: how many complete checkpoints stay, the newest. So do those of the last `keep_for` seconds, and for ever those whose
+    step is a multiple of `keep_every`. `on_commit`: a program that rank 0 calls with the path of each checkpoint once it is
+    durable, to copy it to an object store, say; nobody waits for it but the end of the job.
+
+    save_async() copies this rank's share and returns; what became of it is raised by the next call, which then does nothing else.
 
     DIR/step-N/model.safetensors holds parameters and buffers by their names, optimizer.safetensors "exp_avg.<name>" and so on:
     the same files that the C++ library writes, which Python's safetensors reads.
     """
 
     def __init__(self, path: Union[str, os.PathLike[str]], identity: Optional[Mapping[str, object]] = None, keep: int = 2,
-                 group: Optional[torch.distributed.ProcessGroup] = None) -> None:
+                 group: Optional[torch.distributed.ProcessGroup] = None, *, keep_for: Optional[int] = None, keep_every: int = 0,
+                 timeout: Optional[float] = None, on_commit: Union[str, os.PathLike[str]] = "") -> None:
         name = None if group is None else group.group_name
         identity = {str(flag): str(value) for flag, value in (identity or {}).items()}
-        self._core = _extension.CheckpointDirectory(os.fspath(path), identity, keep, name)
+        self._core = _extension.CheckpointDirectory(os.fspath(path), identity, keep, keep_for, keep_every, timeout,
+                                                    os.fspath(on_commit), name)
 
     def save(self, module: torch.nn.Module, optimizer: torch.optim.Optimizer, step: int,
              sampler: Optional[Mapping[str, str]] = None, kept: Optional[_Keeper] = None) -> None:
         """`step` steps are done. `sampler`: strings by name. `kept`: an ElasticState or KeptValues."""
         _tell_of_extra_state(module)
-        self._core.save(_tensors_of(module), OptimizerStates(optimizer), step, dict(sampler or {}), _view(kept))
+        self._core.save(_tensors_of(module), OptimizerStates(optimizer), step, dict(sampler or {}), _view(kept), False)
+
+    def save_async(self, module: torch.nn.Module, optimizer: torch.optim.Optimizer, step: int,
+                   sampler: Optional[Mapping[str, str]] = None, kept: Optional[_Keeper] = None) -> None:
+        """As save(), but returns when the values are copied, into memory that stays for the next one. The next call waits for it,
+        and so does the end of ElasticContext.run() and of this object."""
+        _tell_of_extra_state(module)
+        self._core.save(_tensors_of(module), OptimizerStates(optimizer), step, dict(sampler or {}), _view(kept), True)
+
+    def wait(self) -> None:
+        """Waits until what save_async() has begun is written, and raises what became of it."""
+        self._core.wait()
+
+    @property
+    def is_writing(self) -> bool:
+        """Whether this rank still writes. Not collective."""
+        return self._core.is_writing()
 
     def load(self, module: torch.nn.Module, optimizer: torch.optim.Optimizer,
              kept: Optional[_Keeper] = None) -> Optional[TrainingProgress]:
@@ -372,69 +398,3 @@ class ElasticState(_Keeper):
         random.seed(seed)
         if "numpy" in sys.modules:
             sys.modules["numpy"].random.seed(seed % 2**32)
-
-
-class EpochSampler:
-    """Which samples make up each batch, where every sample comes once in an epoch: a pure function of (seed, step), so all
-    ranks agree without a message, and a run that goes on with another number of ranks draws the same samples next.
-
-    `samples`: their number. A batch may take its first part from one epoch and the rest from the next.
-    """
-
-    _GOLDEN = -7046029254386353131  # splitmix64's increment and multipliers, as int64
-    _FIRST = -4658895280553007687
-    _SECOND = -7723592293110705685
-
-    def __init__(self, samples: int, seed: int = 0) -> None:
-        if samples < 1:
-            raise ValueError(f"there are {samples} samples to draw batches from")
-        self.samples = samples
-        self.seed = seed
-        self._epoch: Optional[int] = None
-        self._order: Optional[torch.Tensor] = None
-
-    def batch(self, step: int, batch_size: int) -> torch.Tensor:
-        """The global batch of `step`: int64, of batch_size indices."""
-        if step < 0 or batch_size < 1:
-            raise ValueError(f"batch(step={step}, batch_size={batch_size}): steps begin at 0, and a batch has at least 1 sample")
-        begin, end = step * batch_size, (step + 1) * batch_size
-        parts = []
-        while begin < end:
-            epoch, place = divmod(begin, self.samples)
-            count = min(end - begin, self.samples - place)
-            parts.append(self._order_of(epoch)[place:place + count])
-            begin += count
-        return torch.cat(parts)
-
-    def local_batch(self, step: int, batch_size: int, rank: Optional[int] = None,
-                    world_size: Optional[int] = None) -> torch.Tensor:
-        """This rank's piece of it. Where batch_size does not divide, the first ranks have one sample more: then scale the loss by
-        len(piece) * world_size / batch_size, because DistributedDataParallel averages over ranks, not over samples."""
-        if rank is None or world_size is None:
-            manager = _DistributedManager()
-            rank, world_size = manager.rank, manager.world_size
-        whole, more = divmod(batch_size, world_size)
-        begin = rank * whole + min(rank, more)
-        return self.batch(step, batch_size)[begin:begin + whole + (rank < more)]
-
-    def local_batches(self, first: int, last: int, batch_size: int, rank: Optional[int] = None,
-                      world_size: Optional[int] = None) -> list[list[int]]:
-        """A batch_sampler for torch.utils.data.DataLoader: this rank's pieces of the steps first to last - 1, as lists."""
-        return [self.local_batch(step, batch_size, rank, world_size).tolist() for step in range(first, last)]
-
-    @classmethod
-    def _mix(cls, value):
-        def shifted(each, bits):
-            return (each >> bits) & ((1 << (64 - bits)) - 1)  # logical
-
-        value = value + cls._GOLDEN
-        value = (value ^ shifted(value, 30)) * cls._FIRST
-        value = (value ^ shifted(value, 27)) * cls._SECOND
-        return value ^ shifted(value, 31)
-
-    def _order_of(self, epoch):
-        if epoch != self._epoch:
-            stream = self._mix(self._mix(torch.tensor(self.seed, dtype=torch.int64)) ^ epoch)
-            keys = self._mix(stream + torch.arange(self.samples, dtype=torch.int64))
-            self._epoch, self._order = epoch, torch.sort(keys, stable=True).indices
-        return self._order

@@ -25,7 +25,6 @@
 #include "jobs/runtime/one_cycle.h"
 #include "nlohmann/json.hpp"
 #include "parallel/base/split.h"
-#include "parallel/checkpoint/safetensors.h"
 #include "tests/jobs/gtx_writer.h"
 
 namespace meshrun::geoid {
@@ -254,36 +253,6 @@ TEST(FigureTest, ShowsTruthPredictionAndErrorSideBySide) {
   EXPECT_GT(image.height(), 37);
   prediction.pop_back();
   EXPECT_THROW(draw_figure(map, truth, prediction, "title"), std::invalid_argument);
-}
-
-TEST(SafetensorsTest, ComesBackAsItWasWritten) {
-  const std::string path = temporary("state.safetensors");
-  TensorFile file;
-  file.metadata["step"] = "12";
-  file.tensors["a"] = {"F32", {2, 1}, std::string("\0\1\2\3\4\5\6\7", 8)};
-  file.tensors["empty"] = {"I64", {0, 3}, ""};
-  write_safetensors(path, file);
-  const TensorFile read = read_safetensors(path);
-  EXPECT_EQ(read.metadata, file.metadata);
-  ASSERT_EQ(read.tensors.size(), 2);
-  EXPECT_EQ(read.tensors.at("a").bytes, file.tensors["a"].bytes);
-  EXPECT_THAT(read.tensors.at("empty").shape, ElementsAre(0, 3));
-  for (const auto& entry : std::filesystem::directory_iterator(testing::TempDir())) {
-    EXPECT_THAT(entry.path().string(), testing::Not(HasSubstr("unfinished")));
-  }
-}
-
-TEST(SafetensorsTest, EveryTruncationIsAnErrorThatNamesTheFile) {
-  const std::string path = temporary("whole.safetensors");
-  write_safetensors(path, {{{"a", {"F32", {2}, "12345678"}}}, {}});
-  std::ifstream stream(path, std::ios::binary);
-  const std::string whole((std::istreambuf_iterator<char>(stream)), {});
-  const std::string cut = temporary("cut.safetensors");
-  for (size_t size = 0; size < whole.size(); ++size) {
-    write(cut, whole.substr(0, size));
-    EXPECT_THAT([&] { read_safetensors(cut); }, ThrowsMessage<SafetensorsError>(HasSubstr(cut)))
-        << size;
-  }
 }
 
 TEST(ErrorFileTest, HasTorchelasticsShape) {

@@ -13,12 +13,13 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "parallel/checkpoint/safetensors.h"
+#include "core/checkpoint/safetensors.h"
 #include "tests/jobs/gtx_writer.h"
 #include "tests/parallel/support/rank_processes.h"
 
@@ -150,17 +151,32 @@ class ProgramsTest : public testing::Test {
   const std::string data_ = directory_ + "/field.gtx";
 };
 
-std::vector<float> floats(const StoredTensor& tensor) {
-  std::vector<float> values(tensor.bytes.size() / sizeof(float));
-  std::memcpy(values.data(), tensor.bytes.data(), tensor.bytes.size());
+// Bytes of each tensor.
+using Tensors = std::map<std::string, std::string>;
+
+Tensors read_safetensors(const std::string& path) {
+  const auto source = OpenSafetensors(path);
+  EXPECT_TRUE(source.ok()) << source.status();
+  Tensors tensors;
+  for (const auto& [name, tensor] : (*source)->Tensors()) {
+    std::string& bytes = tensors[name];
+    bytes.resize(*TensorBytes(name, tensor));
+    EXPECT_TRUE((*source)->Read(name, 0, bytes).ok());
+  }
+  return tensors;
+}
+
+std::vector<float> floats(const std::string& bytes) {
+  std::vector<float> values(bytes.size() / sizeof(float));
+  std::memcpy(values.data(), bytes.data(), bytes.size());
   return values;
 }
 
 // The largest over all tensors.
-double relative_l2(const TensorFile& actual, const TensorFile& expected) {
-  double worst = actual.tensors.size() == expected.tensors.size() ? 0 : INFINITY;
-  for (const auto& [name, tensor] : expected.tensors) {
-    const std::vector<float> a = floats(actual.tensors.at(name));
+double relative_l2(const Tensors& actual, const Tensors& expected) {
+  double worst = actual.size() == expected.size() ? 0 : INFINITY;
+  for (const auto& [name, tensor] : expected) {
+    const std::vector<float> a = floats(actual.at(name));
     const std::vector<float> b = floats(tensor);
     double difference = 0;
     double scale = 0;
@@ -174,7 +190,7 @@ double relative_l2(const TensorFile& actual, const TensorFile& expected) {
 }
 
 TEST_F(ProgramsTest, GeoidIsExactWithOneToFourRanks) {
-  std::vector<TensorFile> by_world;
+  std::vector<Tensors> by_world;
   for (const int world_size : {1, 2, 3, 4}) {
     SCOPED_TRACE(world_size);
     const std::string prefix = path("world" + std::to_string(world_size));
@@ -183,10 +199,10 @@ TEST_F(ProgramsTest, GeoidIsExactWithOneToFourRanks) {
         env_ranks(world_size)));
     by_world.push_back(read_safetensors(prefix + "-rank-0.safetensors"));
     for (int rank = 1; rank < world_size; ++rank) {
-      const TensorFile other =
+      const Tensors other =
           read_safetensors(prefix + "-rank-" + std::to_string(rank) + ".safetensors");
-      for (const auto& [name, tensor] : by_world.back().tensors) {
-        EXPECT_EQ(other.tensors.at(name).bytes, tensor.bytes) << name << ", rank " << rank;
+      for (const auto& [name, tensor] : by_world.back()) {
+        EXPECT_EQ(other.at(name), tensor) << name << ", rank " << rank;
       }
     }
     EXPECT_LT(relative_l2(by_world.back(), by_world.front()), 1e-5);
@@ -282,15 +298,15 @@ TEST_F(ProgramsTest, DarcyIsTheSameOnEveryMesh) {
         run("darcy",
             darcy_arguments({"--spatial", spatial, "--dump-parameters", prefix, "--no-evaluation"}),
             env_ranks(world_size)));
-    const TensorFile first = read_safetensors(prefix + "-rank-0.safetensors");
+    const Tensors first = read_safetensors(prefix + "-rank-0.safetensors");
     for (int rank = 1; rank < world_size; ++rank) {
-      const TensorFile other =
+      const Tensors other =
           read_safetensors(prefix + "-rank-" + std::to_string(rank) + ".safetensors");
       EXPECT_LT(relative_l2(other, first), 1e-5) << "rank " << rank;
     }
     return first;
   };
-  const TensorFile alone = dumped(1, "1");
+  const Tensors alone = dumped(1, "1");
   const std::vector<std::pair<int, std::string>> meshes = {{2, "1"}, {2, "2"}, {3, "3"}, {4, "2"}};
   for (const auto& [world_size, spatial] : meshes) {
     SCOPED_TRACE(std::to_string(world_size) + " ranks, spatial " + spatial);
@@ -306,7 +322,7 @@ TEST_F(ProgramsTest, DarcyResumesOnAnotherMeshAndLeavesAReportAndAPicture) {
     return darcy_arguments(more);
   };
   expect_success(run("darcy", arguments("whole", {"--checkpoint-every", "10"}), env_ranks(1)));
-  const TensorFile whole = read_safetensors(path("whole-rank-0.safetensors"));
+  const Tensors whole = read_safetensors(path("whole-rank-0.safetensors"));
   const std::vector<std::pair<int, std::string>> meshes = {{2, "1"}, {3, "3"}, {4, "2"}};
   for (const auto& [world_size, spatial] : meshes) {
     SCOPED_TRACE(std::to_string(world_size) + " ranks, spatial " + spatial);
@@ -373,7 +389,7 @@ TEST_P(PressureProgramsTest, IsTheSameOnEveryMeshAndResumesOnAnother) {
     const std::string last = "dump-rank-" + std::to_string(world_size - 1) + ".safetensors";
     return read_safetensors(path(last));
   };
-  const TensorFile alone = dumped(1, "1", {});
+  const Tensors alone = dumped(1, "1", {});
   const auto alone_report = nlohmann::json::parse(std::ifstream(path("report.json")));
   fs::remove_all(path("checkpoints"));
   EXPECT_LT(relative_l2(dumped(4, "2", {"--recompute"}), alone), 1e-4);
@@ -406,7 +422,7 @@ TEST_F(ProgramsTest, SweIsTheSameOnEveryMeshAndResumesOnAnother) {
     expect_success(run("swe", swe_arguments(arguments), env_ranks(world_size)));
     return read_safetensors(path("swe-rank-" + std::to_string(world_size - 1) + ".safetensors"));
   };
-  const TensorFile alone = dumped(1, "1", checkpoints);
+  const Tensors alone = dumped(1, "1", checkpoints);
   EXPECT_LT(relative_l2(dumped(4, "2", {"--no-evaluation"}), alone), 1e-4);
   EXPECT_LT(relative_l2(dumped(3, "3", {"--no-evaluation"}), alone), 1e-4);
 
@@ -423,7 +439,7 @@ TEST_F(ProgramsTest, SweIsTheSameOnEveryMeshAndResumesOnAnother) {
 }
 
 TEST_F(ProgramsTest, MeshGnnIsTheSameOnAnyNumberOfRanksAndWithAnyPartition) {
-  std::vector<TensorFile> runs;
+  std::vector<Tensors> runs;
   const std::vector<std::pair<int, std::string>> worlds = {
       {1, "metis"}, {2, "metis"}, {3, "boxes"}, {4, "nodewise"}};
   for (const auto& [world_size, partition] : worlds) {
@@ -434,7 +450,7 @@ TEST_F(ProgramsTest, MeshGnnIsTheSameOnAnyNumberOfRanksAndWithAnyPartition) {
                                            "--no-evaluation"}),
                        env_ranks(world_size)));
     runs.push_back(read_safetensors(prefix + "-rank-0.safetensors"));
-    const TensorFile last =
+    const Tensors last =
         read_safetensors(prefix + "-rank-" + std::to_string(world_size - 1) + ".safetensors");
     EXPECT_EQ(relative_l2(last, runs.back()), 0);
     EXPECT_LT(relative_l2(runs.back(), runs.front()), 1e-5);

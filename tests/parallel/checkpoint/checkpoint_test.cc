@@ -4,6 +4,7 @@
 #include <ATen/ATen.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 #include <torch/nn/modules/batchnorm.h>
 #include <torch/nn/modules/linear.h>
 #include <torch/optim/adam.h>
@@ -12,6 +13,8 @@
 #include <torch/optim/schedulers/step_lr.h>
 #include <torch/optim/sgd.h>
 
+#include <chrono>
+#include <csignal>
 #include <filesystem>
 #include <fstream>
 #include <functional>
@@ -26,13 +29,14 @@
 #include <tuple>
 #include <vector>
 
+#include "core/hash.h"
 #include "parallel/base/collective_errors.h"
 #include "parallel/checkpoint/agreement.h"
 #include "parallel/checkpoint/kept_values.h"
 #include "parallel/checkpoint/read_parameters.h"
-#include "parallel/checkpoint/safetensors.h"
 #include "parallel/checkpoint/step_directories.h"
-#include "parallel/checkpoint/stored_tensor.h"
+#include "parallel/checkpoint/stored_values.h"
+#include "parallel/checkpoint/tensor_file.h"
 #include "parallel/checkpoint/training_memory.h"
 #include "parallel/manager/distributed_manager.h"
 #include "parallel/nn/optimizer_state.h"
@@ -105,6 +109,8 @@ struct NetworkImpl : torch::nn::Module {
   // Without a group: the unsharded model.
   explicit NetworkImpl(const Group& group, int64_t width = 4) {
     register_parameter("bias", initial("bias", {width}, at::kFloat));
+    // Begins in the file where the next one does.
+    register_parameter("empty", initial("empty", {0, 3}, at::kFloat));
     register_buffer("scale", at::full({}, 3, at::kLong));
     register_module("block", Spectral(group));
   }
@@ -282,7 +288,7 @@ const bool kFails = register_rank_function("fails", [] {
     file.seekp(-1, std::ios::end);
     file.put('\x7f');
   });
-  expect_error<CheckpointDamagedError>(world, "SHA-256", [&] { load({path, options()}); });
+  expect_error<CheckpointDamagedError>(world, "is damaged: byte", [&] { load({path, options()}); });
   on_rank_0([&] {
     fs::copy_file(directory() + "/kept/model.safetensors", model_file,
                   fs::copy_options::overwrite_existing);
@@ -327,6 +333,8 @@ const bool kFails = register_rank_function("fails", [] {
   });
 });
 
+using Tensors = std::map<std::string, Tensor>;
+
 // Rank 0 alone has the files.
 const bool kReadsParameters = register_rank_function("reads_parameters", [] {
   const RankWorld world;
@@ -337,11 +345,11 @@ const bool kReadsParameters = register_rank_function("reads_parameters", [] {
   write_parameters(path + "-" + std::to_string(world.rank()), *trained);
   const std::string file = world.rank() == 0 ? path + "-0" : "nowhere";
   // What `change` makes of the file.
-  const auto changed = [&](const std::function<void(TensorFile&)>& change) {
+  const auto changed = [&](const std::function<void(Tensors&)>& change) {
     if (world.rank() == 0) {
-      TensorFile content = read_safetensors(file);
+      Tensors content = read_tensors(file);
       change(content);
-      write_safetensors(path, content);
+      write_tensors(path, content);
     }
     return world.rank() == 0 ? path : file;
   };
@@ -357,18 +365,16 @@ const bool kReadsParameters = register_rank_function("reads_parameters", [] {
   network->named_buffers()["scale"].fill_(9);
   read_parameters(file, *network);
   expect(network, 9);  // the file has no buffer
-  read_parameters(changed([](TensorFile& content) {
-                    content.tensors["scale"] = to_stored(at::full({}, 5, at::kLong));
-                  }),
+  read_parameters(changed([](Tensors& content) { content["scale"] = at::full({}, 5, at::kLong); }),
                   *network);
   expect(network, 5);
 
   // All that is wrong in one sentence, and nothing changes.
   const auto fails = [&](const std::string& from) { read_parameters(from, *network); };
-  const std::string wrong = changed([](TensorFile& content) {
-    content.tensors["block.few"] = to_stored(at::zeros({2}, at::kDouble));
-    content.tensors["extra"] = to_stored(at::zeros({1}));
-    content.tensors.erase("bias");
+  const std::string wrong = changed([](Tensors& content) {
+    content["block.few"] = at::zeros({2}, at::kDouble);
+    content["extra"] = at::zeros({1});
+    content.erase("bias");
   });
   for (const char* const text : {"it lacks bias", "it holds extra, which the module does not have",
                                  "it holds block.few as F64 [2] instead of F32 [2]"}) {
@@ -379,10 +385,10 @@ const bool kReadsParameters = register_rank_function("reads_parameters", [] {
   wrapper.register_module("module", network);
   expect_error<CheckpointMismatchError>(world, "do: pass the wrapped module",
                                         [&] { read_parameters(file, wrapper); });
-  const std::string wrapped = changed([](TensorFile& content) {
-    std::map<std::string, StoredTensor> renamed;
-    for (const auto& [name, tensor] : content.tensors) renamed["module." + name] = tensor;
-    content.tensors = renamed;
+  const std::string wrapped = changed([](Tensors& content) {
+    Tensors renamed;
+    for (const auto& [name, tensor] : content) renamed["module." + name] = tensor;
+    content = renamed;
   });
   expect_error<CheckpointMismatchError>(world, "do: write the wrapped module",
                                         [&] { fails(wrapped); });
@@ -390,33 +396,325 @@ const bool kReadsParameters = register_rank_function("reads_parameters", [] {
   if (world.rank() == 0) {
     std::ofstream(path, std::ios::binary) << std::string("PK\x03\x04\0\0\x08\x08", 8) << "data";
   }
-  expect_error<CheckpointDamagedError>(world, "written by torch.save()", [&] { fails(wrong); });
+  expect_error<CheckpointDamagedError>(world, "its end is not that of a zip",
+                                       [&] { fails(wrong); });
   expect_error<CheckpointFileError>(world, "nowhere", [&] { fails("nowhere"); });
   expect(network, 5);
 });
 
-struct CutModule : torch::nn::Module {
-  explicit CutModule(const Tensor& weight) { register_parameter("weight", weight); }
+// Parameters that are ShardTensors: cut along rows, along columns, along both on a mesh of two
+// axes, and a plain one beside them. On one rank they are whole.
+struct ShardedNetwork : torch::nn::Module {
+  explicit ShardedNetwork(int world_size) {
+    const bool is_grid = world_size % 2 == 0;
+    const std::vector<int64_t> shape =
+        is_grid ? std::vector<int64_t>{2, world_size / 2} : std::vector<int64_t>{world_size};
+    const std::vector<std::string> names =
+        is_grid ? std::vector<std::string>{"a", "b"} : std::vector<std::string>{"a"};
+    const ShardMesh::Ptr mesh =
+        ShardMesh::of(DistributedManager::get().initialize_mesh(shape, names));
+    const auto add = [&](const std::string& name, at::IntArrayRef whole, Placements placements,
+                         at::ScalarType dtype) {
+      if (!is_grid) placements.resize(1);
+      const SpecPtr spec = make_spec(mesh, ShardLayout::split(shape, placements, whole.vec()));
+      specs[name] = spec;
+      const Tensor local = part(initial(name, whole, dtype), spec).clone();
+      register_parameter(name, ShardTensor(local, spec, true));
+    };
+    add("rows", {7, 3}, {Shard(0), Shard(0)}, at::kFloat);
+    add("columns", {300, 70}, {Shard(1), Replicate()}, at::kFloat);
+    add("grid", {6, 5, 8}, {Shard(2), Shard(1)}, at::kComplexDouble);
+    add("replicated", {4}, {Replicate(), Replicate()}, at::kDouble);
+    add("empty", {0, 3}, {Shard(1), Replicate()}, at::kFloat);
+    register_parameter("plain", initial("plain", {3}, at::kFloat));
+  }
+  static Tensor part(Tensor whole, const SpecPtr& spec) {
+    for (int64_t d = 0; d < whole.dim(); ++d) {
+      const auto at = static_cast<size_t>(d);
+      whole = whole.narrow(d, spec->box().offsets[at], spec->box().sizes[at]);
+    }
+    return whole;
+  }
+  // This rank's part of a tensor like the parameter.
+  Tensor own(const std::string& name, const Tensor& whole) const {
+    const auto spec = specs.find(name);
+    return spec == specs.end() ? whole : part(whole, spec->second);
+  }
+  std::map<std::string, SpecPtr> specs;
 };
 
-const bool kRefusesShardTensors = register_rank_function("refuses_shard_tensors", [] {
+void train_sharded(ShardedNetwork& network, torch::optim::Optimizer& optimizer, int64_t from,
+                   int64_t to) {
+  for (int64_t step = from; step < to; ++step) {
+    for (auto& item : network.named_parameters()) {
+      const Tensor whole = initial(item.key() + std::string(static_cast<size_t>(step), 'x'),
+                                   item.value().sizes(), item.value().scalar_type());
+      const auto spec = network.specs.find(item.key());
+      const Tensor own = network.own(item.key(), whole).clone();
+      item.value().mutable_grad() =
+          spec == network.specs.end() ? own : Tensor(ShardTensor(own, spec->second));
+    }
+    optimizer.step();
+  }
+}
+
+Tensor local_values(const Tensor& tensor) { return is_sharded(tensor) ? local_of(tensor) : tensor; }
+
+const bool kWritesSharded = register_rank_function("writes_sharded", [] {
   const RankWorld world;
-  const ShardMesh::Ptr mesh =
-      ShardMesh::of(DistributedManager::get().initialize_mesh({world.size()}, {"rows"}));
-  const SpecPtr spec = make_spec(mesh, ShardLayout::split({world.size()}, {Shard(0)}, {7, 3}));
-  CutModule module(ShardTensor(at::ones(spec->local_shape()), spec, true));
-  torch::optim::SGD optimizer(module.parameters(), torch::optim::SGDOptions(0.1));
-  CheckpointDirectory checkpoints(directory() + "/run", options());
-  const std::string text = "weight is a ShardTensor";
-  expect_error<c10::NotImplementedError>(world, text, [&] {
-    checkpoints.save(module, optimizer, {1, {}});
-  });
-  expect_error<c10::NotImplementedError>(world, text, [&] { checkpoints.load(module, optimizer); });
-  expect_error<c10::NotImplementedError>(world, text, [&] { write_parameters("file", module); });
-  expect_error<c10::NotImplementedError>(world, text, [&] { read_parameters("file", module); });
+  ShardedNetwork network(world.size());
+  torch::optim::Adam optimizer(network.parameters(), torch::optim::AdamOptions(0.01));
+  train_sharded(network, optimizer, 0, kSavedAt);
+  CheckpointDirectory checkpoints(directory() + "/" + variable("TEST_NAME"), options());
+  checkpoints.save(network, optimizer, {kSavedAt, {}});
+  // A summand is neither a piece nor a whole.
+  const ShardMesh::Ptr mesh = network.specs.at("rows")->mesh();
+  Placements placements(mesh->shape().size(), Replicate());
+  placements[0] = Partial();
+  const ShardLayout layout = ShardLayout::split(mesh->shape(), placements, {3});
+  torch::nn::Module summand;
+  summand.register_buffer("sum", ShardTensor(at::ones({3}), make_spec(mesh, layout)));
+  torch::optim::SGD other(summand.parameters(), torch::optim::SGDOptions(0.1));
+  expect_error<c10::NotImplementedError>(world, "sum is a ShardTensor whose ranks hold summands",
+                                         [&] {
+                                           checkpoints.save(summand, other, {4, {}});
+                                         });
   // Nobody else has a lost rank's part: the ranks are started anew after a loss.
-  EXPECT_FALSE(is_whole(module, optimizer));
-  EXPECT_FALSE(fs::exists(directory() + "/run"));
+  EXPECT_FALSE(is_whole(network, optimizer));
+});
+
+const bool kReadsSharded = register_rank_function("reads_sharded", [] {
+  const RankWorld world;
+  ShardedNetwork expected(world.size());
+  torch::optim::Adam its(expected.parameters(), torch::optim::AdamOptions(0.01));
+  train_sharded(expected, its, 0, kEnd);
+  for (const fs::directory_entry& entry : fs::directory_iterator(directory())) {
+    SCOPED_TRACE(entry.path().filename());
+    ShardedNetwork network(world.size());
+    torch::optim::Adam optimizer(network.parameters(), torch::optim::AdamOptions(0.02));
+    train_sharded(network, optimizer, 0, 1);
+    CheckpointDirectory checkpoints(entry.path(), options());
+    const auto progress = checkpoints.load(network, optimizer);
+    ASSERT_TRUE(progress);
+    train_sharded(network, optimizer, progress->step, kEnd);
+    const auto wanted = expected.named_parameters();
+    for (const auto& item : network.named_parameters()) {
+      EXPECT_TRUE(at::equal(local_values(item.value()), local_values(wanted[item.key()])))
+          << item.key();
+    }
+    const Tensor before = local_values(network.named_parameters()["rows"]).clone();
+    network.named_parameters()["rows"].detach().zero_();
+    read_parameters(entry.path() / "step-3/model.safetensors", network);
+    EXPECT_FALSE(
+        at::equal(local_values(network.named_parameters()["rows"]), at::zeros_like(before)) &&
+        before.numel() > 0);
+    write_parameters(directory() + "/../sharded-" + std::to_string(world.rank()), network);
+  }
+});
+
+// While it lives, this rank cannot write files. For a disk that refuses.
+class NoFiles {
+ public:
+  explicit NoFiles(bool is_on) {
+    ::getrlimit(RLIMIT_FSIZE, &before_);
+    std::signal(SIGXFSZ, SIG_IGN);
+    const rlimit none = {0, before_.rlim_max};
+    if (is_on) ::setrlimit(RLIMIT_FSIZE, &none);
+  }
+  ~NoFiles() { ::setrlimit(RLIMIT_FSIZE, &before_); }
+
+ private:
+  rlimit before_ = {};
+};
+
+// Makes a checkpoint what versions before 0.3 wrote: a SHA-256 for each file.
+void make_version_1(const std::string& step) {
+  nlohmann::json manifest = nlohmann::json::parse(std::ifstream(step + "/manifest.json"));
+  manifest["version"] = 1;
+  manifest.erase("save");
+  manifest.erase("written");
+  for (auto& [name, file] : manifest["files"].items()) {
+    std::ifstream stream(step + "/" + name, std::ios::binary);
+    const std::string content((std::istreambuf_iterator<char>(stream)), {});
+    file.erase("chunks");
+    file["sha256"] = HexEncode(Sha256(content));
+  }
+  std::ofstream(step + "/manifest.json") << manifest;
+}
+
+const bool kReadsVersion1 = register_rank_function("reads_version_1", [] {
+  const RankWorld world;
+  const std::string path = directory() + "/run";
+  Network network(world.group());
+  const Optimizer optimizer = make_optimizer(network);
+  train(network, *optimizer, 0, kSavedAt);
+  CheckpointDirectory(path, options()).save(*network, *optimizer, {kSavedAt, {}});
+  if (world.rank() == 0) make_version_1(path + "/step-3");
+  meet(world);
+  const auto load = [&](Network& other) {
+    const Optimizer its = make_optimizer(other);
+    return CheckpointDirectory(path, options()).load(*other, *its);
+  };
+  Network other(world.group());
+  EXPECT_EQ(load(other)->step, kSavedAt);
+  Network whole((Group()));
+  const Optimizer whole_optimizer = make_optimizer(whole);
+  train(whole, *whole_optimizer, 0, kSavedAt);
+  expect_equal(other, whole);
+  meet(world);
+  if (world.rank() == 0) {
+    std::fstream file(path + "/step-3/optimizer.safetensors",
+                      std::ios::in | std::ios::out | std::ios::binary);
+    file.seekp(-1, std::ios::end);
+    file.put('\x7f');
+  }
+  meet(world);
+  Network untouched(world.group());
+  expect_error<CheckpointDamagedError>(world, "SHA-256", [&] { load(untouched); });
+  expect_equal(untouched, *std::make_unique<Network>(Group()));
+});
+
+const bool kSavesOtherModels = register_rank_function("saves_other_models", [] {
+  const RankWorld world;
+  CheckpointDirectory checkpoints(directory() + "/run", options());
+  const auto save = [&](int64_t width, const std::string& kept_name, double value) {
+    torch::nn::Linear linear(width, 2);
+    const at::NoGradGuard no_grad;
+    linear->weight.fill_(value);
+    torch::optim::Adam optimizer(linear->parameters());
+    KeptValues kept;
+    const Tensor best = at::full({}, value);
+    kept.keep(kept_name, best);
+    checkpoints.save(*linear, optimizer, {1, {}}, kept);
+  };
+  const int rank = world.rank();
+  expect_error<c10::ValueError>(world,
+                                "rank 0 has weight as F32 [2, 3], and rank 1 has weight as "
+                                "F32 [2, 4]: all ranks save the same model",
+                                [&] { save(rank == 1 ? 4 : 3, "best", 1); });
+  expect_error<c10::ValueError>(world, "rank 0 has best as F32 [], and rank 1 has no best",
+                                [&] { save(3, rank == 1 ? "worst" : "best", 1); });
+  // Where values differ, rank 0's are written: never those of several ranks.
+  save(3, "best", rank + 1);
+  const Tensors model = read_tensors(directory() + "/run/step-1/model.safetensors");
+  EXPECT_TRUE(at::equal(model.at("weight"), at::ones({2, 3})));
+  EXPECT_EQ(read_tensors(directory() + "/run/step-1/kept.safetensors").at("best").item<float>(), 1);
+});
+
+const bool kSavesInBackground = register_rank_function("saves_in_background", [] {
+  const RankWorld world;
+  const std::string path = directory() + "/run";
+  Network network(world.group());
+  const Optimizer optimizer = make_optimizer(network);
+  train(network, *optimizer, 0, 1);
+  CheckpointDirectory checkpoints(path, options());
+  for (int64_t step = 1; step < kEnd; ++step) {
+    checkpoints.save_async(*network, *optimizer, {step, {}});
+    train(network, *optimizer, step, step + 1);  // while it is written
+  }
+  checkpoints.wait();
+  EXPECT_FALSE(checkpoints.is_writing());
+  checkpoints.wait();  // nothing is left to wait for
+  Network whole((Group()));
+  const Optimizer whole_optimizer = make_optimizer(whole);
+  train(whole, *whole_optimizer, 0, kEnd - 1);
+  const auto expect_loads = [&](int64_t step) {
+    Network other(world.group());
+    const Optimizer its = make_optimizer(other);
+    EXPECT_EQ(CheckpointDirectory(path, options()).load(*other, *its)->step, step);
+    expect_equal(other, whole);
+  };
+  expect_loads(kEnd - 1);
+  meet(world);
+
+  // One rank's disk refuses: all say so, nothing is left of it, and the former one stays.
+  const std::string text = "rank 1 on ";
+  {
+    const NoFiles none(world.rank() == 1);
+    expect_error<CheckpointFileError>(world, text, [&] {
+      checkpoints.save(*network, *optimizer, {kEnd, {}});
+    });
+    checkpoints.save_async(*network, *optimizer, {kEnd, {}});
+    expect_error<CheckpointFileError>(world, text, [&] { checkpoints.wait(); });
+    checkpoints.save_async(*network, *optimizer, {kEnd, {}});
+    expect_error<CheckpointFileError>(world, text, [&] {
+      checkpoints.save_async(*network, *optimizer, {kEnd, {}});
+    });
+    checkpoints.save_async(*network, *optimizer, {kEnd, {}});
+    EXPECT_TRUE(finish_background_saves());
+    EXPECT_FALSE(finish_background_saves()) << "it is raised once";
+    checkpoints.wait();
+  }
+  expect_loads(kEnd - 1);
+  for (const fs::directory_entry& entry : fs::directory_iterator(path)) {
+    EXPECT_TRUE(entry.path().filename().string().starts_with("step-")) << entry.path();
+  }
+  meet(world);
+  train(whole, *whole_optimizer, kEnd - 1, kEnd);
+  checkpoints.save_async(*network, *optimizer, {kEnd, {}});
+  EXPECT_FALSE(finish_background_saves());
+  expect_loads(kEnd);
+  meet(world);
+  CheckpointOptions hurried = options();
+  hurried.timeout = std::chrono::milliseconds(0);
+  expect_error<CheckpointFileError>(world, "the limit of 0 s for a checkpoint is over", [&] {
+    CheckpointDirectory(path, hurried).save(*network, *optimizer, {kEnd, {}});
+  });
+  // Its end is waited for where nothing else does.
+  CheckpointDirectory(path, options()).save_async(*network, *optimizer, {kEnd, {}});
+  expect_loads(kEnd);
+});
+
+// A column in pieces travels behind 80 MiB of each rank's own, which no disk takes.
+const bool kTravelsWhileRefused = register_rank_function("travels_while_refused", [] {
+  const RankWorld world;
+  ShardedNetwork network(world.size());
+  network.register_parameter("large", at::zeros({world.size() * 20 * 1024 * 1024}), false);
+  torch::optim::SGD optimizer(network.parameters(), torch::optim::SGDOptions(0.1));
+  CheckpointDirectory checkpoints(directory() + "/run", options());
+  for (const int refuses : {0, 1}) {
+    const NoFiles none(world.rank() == refuses);
+    const std::string text = refuses == 0 ? "File too large" : "rank 1 on ";
+    expect_error<CheckpointFileError>(world, text, [&] {
+      checkpoints.save(network, optimizer, {1, {}});
+    });
+  }
+  checkpoints.save(network, optimizer, {1, {}});
+  // What a load writes is seen by who watches for writes.
+  const Tensor plain = network.named_parameters()["plain"];
+  const int64_t version = plain._version();
+  EXPECT_TRUE(checkpoints.load(network, optimizer));
+  EXPECT_GT(plain._version(), version);
+});
+
+const bool kCallsAProgram = register_rank_function("calls_a_program", [] {
+  const RankWorld world;
+  const std::string program = directory() + "/copy";
+  std::ofstream(program) << "#!/bin/sh\n"
+                         << "test -e $1/manifest.json && echo $1 >> " << directory() << "/called\n"
+                         << "while ! test -e " << directory() << "/go; do sleep 0.01; done\n";
+  fs::permissions(program, fs::perms::owner_all);
+  Network network((Group()));
+  const Optimizer optimizer = make_optimizer(network);
+  CheckpointOptions hooked = options();
+  hooked.keep = 1;
+  hooked.on_commit = program;
+  const std::string path = directory() + "/run";
+  {
+    CheckpointDirectory checkpoints(path, hooked);
+    for (const int64_t step : {1, 2, 3}) checkpoints.save(*network, *optimizer, {step, {}});
+    for (const char* const step : {"step-1", "step-2", "step-3"}) {
+      EXPECT_TRUE(fs::exists(path + "/" + step)) << step;
+    }
+    std::ofstream(directory() + "/go");
+    finish_background_saves();
+    checkpoints.save(*network, *optimizer, {4, {}});
+    EXPECT_FALSE(fs::exists(path + "/step-3"));
+  }
+  std::ifstream called(directory() + "/called");
+  const std::string calls((std::istreambuf_iterator<char>(called)), {});
+  EXPECT_EQ(calls,
+            path + "/step-1\n" + path + "/step-2\n" + path + "/step-3\n" + path + "/step-4\n");
 });
 
 // What a run has beside its network and the moments. `number` sets all of it.
@@ -842,7 +1140,7 @@ const bool kRankZeroMoves = register_rank_function("rank_0_moves", [] {
   EXPECT_EQ(load()->step, 12);
   save(13);
   EXPECT_EQ(load()->step, 13);
-  const auto newest = [&] { return list_step_directories(run).back().manifest.sequence; };
+  const auto newest = [&] { return ListStepDirectories(run)->back().manifest.sequence; };
   const int64_t known = newest();
   fs::remove_all(run);
   save(14);
@@ -895,9 +1193,9 @@ TEST_F(CheckpointTest, HoldsTheStateOfAdamWithAmsgradAndOfMomentum) {
 
 TEST_F(CheckpointTest, HoldsOptionsKeptValuesAndEachRanksRandomNumbers) {
   run("writes_all", 3);
-  const TensorFile kept = read_safetensors(directory_ + "/all/step-9/kept.safetensors");
-  EXPECT_THAT(kept.tensors.at("average.weight").shape, ElementsAre(2, 3));
-  EXPECT_EQ(kept.tensors.size(), 3);
+  const Tensors kept = read_tensors(directory_ + "/all/step-9/kept.safetensors");
+  EXPECT_THAT(kept.at("average.weight").sizes().vec(), ElementsAre(2, 3));
+  EXPECT_EQ(kept.size(), 3);
   for (const int world_size : {1, 2, 3, 4}) {
     run("reads_all", world_size, {{"TEST_SAME_SIZE", world_size == 3 ? "1" : "0"}});
   }
@@ -1069,23 +1367,22 @@ TEST(KeptValuesTest, TakesTensorsModulesAndSchedulersAlone) {
 TEST_F(CheckpointTest, HoldsTheUnshardedTensorsByTheirNames) {
   run("writes", 3);
   const std::string path = directory_ + "/by3/step-3/";
-  const TensorFile model = read_safetensors(path + "model.safetensors");
-  const TensorFile optimizer = read_safetensors(path + "optimizer.safetensors");
-  ASSERT_EQ(model.tensors.size(), 4);
+  const Tensors model = read_tensors(path + "model.safetensors");
+  const Tensors optimizer = read_tensors(path + "optimizer.safetensors");
+  ASSERT_EQ(model.size(), 5);
   // complex128 is a pair of reals.
-  EXPECT_THAT(model.tensors.at("block.weights").shape, ElementsAre(3, 7, 2));
-  EXPECT_EQ(model.tensors.at("block.weights").dtype, "F64");
-  EXPECT_THAT(model.tensors.at("block.few").shape, ElementsAre(2));
-  EXPECT_EQ(model.tensors.at("scale").dtype, "I64");
-  EXPECT_EQ(optimizer.tensors.size(), 9);
-  EXPECT_THAT(optimizer.tensors.at("exp_avg_sq.block.weights").shape, ElementsAre(3, 7, 2));
-  EXPECT_EQ(optimizer.tensors.at("step.bias").bytes, std::string("\3\0\0\0\0\0\0\0", 8));
+  EXPECT_THAT(model.at("block.weights").sizes().vec(), ElementsAre(3, 7, 2));
+  EXPECT_EQ(model.at("block.weights").scalar_type(), at::kDouble);
+  EXPECT_THAT(model.at("block.few").sizes().vec(), ElementsAre(2));
+  EXPECT_EQ(model.at("scale").scalar_type(), at::kLong);
+  EXPECT_EQ(optimizer.size(), 12);
+  EXPECT_THAT(optimizer.at("exp_avg_sq.block.weights").sizes().vec(), ElementsAre(3, 7, 2));
+  EXPECT_EQ(optimizer.at("step.bias").item<int64_t>(), 3);
   Network whole((Group()));
   const Optimizer adam = make_optimizer(whole);
   train(whole, *adam, 0, kSavedAt);
-  Tensor read = at::zeros({3, 7}, at::kComplexDouble);
-  copy_stored(model.tensors.at("block.weights"), "block.weights", read);
-  EXPECT_TRUE(at::allclose(read, whole->named_parameters()["block.weights"], 1e-9, 1e-12));
+  EXPECT_TRUE(at::allclose(at::view_as_complex(model.at("block.weights")),
+                           whole->named_parameters()["block.weights"], 1e-9, 1e-12));
 }
 
 // The bits of `tensor`, whatever its dtype.
@@ -1093,7 +1390,7 @@ std::string bits(const Tensor& tensor) {
   return {static_cast<const char*>(tensor.const_data_ptr()), tensor.nbytes()};
 }
 
-TEST(SafetensorsTest, EveryDtypeOfTheFormatComesBackBitForBit) {
+TEST(TensorFileTest, EveryDtypeOfTheFormatComesBackBitForBit) {
   const std::vector<std::pair<at::ScalarType, std::string>> dtypes = {
       {at::kByte, "U8"},
       {at::kChar, "I8"},
@@ -1111,66 +1408,21 @@ TEST(SafetensorsTest, EveryDtypeOfTheFormatComesBackBitForBit) {
       {at::kFloat8_e4m3fn, "F8_E4M3"},
       {at::kFloat8_e5m2, "F8_E5M2"},
       {at::kFloat8_e8m0fnu, "F8_E8M0"}};
-  TensorFile file;
   std::map<std::string, Tensor> tensors;
   for (const auto& [dtype, name] : dtypes) {
     // Every byte value, the largest unsigned numbers and the NaNs too.
     tensors[name] = at::arange(256, at::kInt).to(at::kByte).flip(0).view(dtype).view({2, -1});
-    file.tensors[name] = to_stored(tensors[name]);
-    EXPECT_EQ(file.tensors[name].dtype, name);
+    EXPECT_EQ(stored_info(tensors[name]).dtype, name);
   }
-  const TensorFile read = decode_safetensors("file", encode_safetensors("file", file));
+  const std::string path = testing::TempDir() + "every_dtype.safetensors";
+  write_tensors(path, tensors);
+  const Tensors read = read_tensors(path);
   for (const auto& [dtype, name] : dtypes) {
-    EXPECT_THAT(read.tensors.at(name).shape, ElementsAre(2, tensors[name].size(1)));
-    const Tensor back = at::empty_like(tensors[name]);
-    copy_stored(read.tensors.at(name), name, back);
-    EXPECT_EQ(bits(back), bits(tensors[name])) << name;
+    EXPECT_EQ(read.at(name).scalar_type(), dtype);
+    EXPECT_EQ(read.at(name).sizes(), tensors[name].sizes());
+    EXPECT_EQ(bits(read.at(name)), bits(tensors[name])) << name;
   }
-  EXPECT_THROW(to_stored(at::empty({1}, at::kComplexHalf)), c10::TypeError);
-}
-
-TEST(SafetensorsTest, AFileOfAnotherFormatIsNamedWithItsConversion) {
-  const auto message = [](const std::string& path, const std::string& content) -> std::string {
-    try {
-      decode_safetensors(path, content);
-    } catch (const SafetensorsError& error) {
-      return error.what();
-    }
-    return "";
-  };
-  const std::string zip("PK\x03\x04\0\0\x08\x08 and so on", 18);
-  EXPECT_THAT(message("model.pt", zip), HasSubstr("written by torch.save()"));
-  EXPECT_THAT(message("model.pt", zip), HasSubstr("safetensors.torch.save_file"));
-  const std::string pickle("\x80\x02\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20", 10);
-  EXPECT_THAT(message("model.pt", pickle), HasSubstr("written by torch.save()"));
-  EXPECT_THAT(message("run/__0_0.distcp", zip), HasSubstr("dcp_to_torch_save"));
-  EXPECT_THAT(message("run/.metadata", pickle), HasSubstr("dcp_to_torch_save"));
-  EXPECT_THAT(message("model.safetensors", "\xff\xff\xff\xff\xff\xff\xff\xff"),
-              HasSubstr("truncated"));
-  EXPECT_THAT(message("model.safetensors", "PK"), HasSubstr("truncated: it has 2 bytes"));
-  // What Python writes of a float8 tensor.
-  const std::string header = R"({"a":{"dtype":"F8_E4M3","shape":[2],"data_offsets":[0,2]}})";
-  std::string content(8, '\0');
-  content[0] = static_cast<char>(header.size());
-  EXPECT_EQ(decode_safetensors("f8", content + header + "xy").tensors.at("a").bytes, "xy");
-
-  const fs::path dcp = testing::TempDir() + "dcp";
-  fs::create_directories(dcp);
-  std::ofstream(dcp / ".metadata") << "pickled";
-  EXPECT_THAT([&] { read_safetensors(dcp); },
-              ::testing::ThrowsMessage<SafetensorsError>(HasSubstr("dcp_to_torch_save")));
-}
-
-TEST(SafetensorsTest, NamesThatAreNotUtf8AreRefusedWithTheirBytes) {
-  TensorFile file;
-  file.metadata["--data"] = "caf\xe9";
-  EXPECT_THAT([&] { encode_safetensors("file", file); },
-              ::testing::ThrowsMessage<SafetensorsError>(
-                  HasSubstr(R"(the metadata's value of '--data' is not UTF-8: 'caf\xe9')")));
-  file.metadata.clear();
-  file.tensors["\xff"] = {"U8", {1}, "x"};
-  EXPECT_THAT([&] { encode_safetensors("file", file); },
-              ::testing::ThrowsMessage<SafetensorsError>(HasSubstr(R"('\xff')")));
+  EXPECT_THROW(write_tensors(path, {{"half", at::empty({1}, at::kComplexHalf)}}), c10::TypeError);
 }
 
 TEST_F(CheckpointTest, ACommittedCheckpointIsFinishedBeforeTheNextOneIsWritten) {
@@ -1190,7 +1442,50 @@ TEST_F(CheckpointTest, ParametersAreReadFromAFileThatRankZeroHas) {
   for (const int world_size : {1, 3}) run("reads_parameters", world_size);
 }
 
-TEST_F(CheckpointTest, ShardTensorsAreRefusedOnEveryRank) { run("refuses_shard_tensors", 2); }
+TEST_F(CheckpointTest, WhatEarlierVersionsWroteIsRead) {
+  for (const int world_size : {1, 3}) {
+    fs::remove_all(directory_ + "/run");
+    run("reads_version_1", world_size);
+  }
+}
+
+TEST_F(CheckpointTest, RanksThatHoldOtherTensorsAreRefusedAndOtherValuesAreThoseOfRankZero) {
+  run("saves_other_models", 3);
+}
+
+TEST_F(CheckpointTest, TrainingGoesOnWhileACheckpointIsWritten) {
+  for (const int world_size : {2, 3}) {
+    fs::remove_all(directory_ + "/run");
+    run("saves_in_background", world_size);
+  }
+}
+
+TEST_F(CheckpointTest, PiecesThatTravelDoNotWaitForADiskThatRefuses) {
+  run("travels_while_refused", 2);
+}
+
+TEST_F(CheckpointTest, AProgramIsCalledWithEachCheckpointAndHoldsItMeanwhile) {
+  run("calls_a_program", 1);
+}
+
+TEST_F(CheckpointTest, ShardTensorsAreWholeInTheFilesAndCutAnewOnAnyMesh) {
+  for (const int world_size : {1, 2, 3, 4}) run("writes_sharded", world_size);
+  const auto read = [&](const std::string& world, const std::string& name) {
+    return read_tensors(directory_ + "/" + world + "/step-3/" + name + ".safetensors");
+  };
+  for (const char* const world : {"by2", "by3", "by4"}) {
+    for (const char* const name : {"model", "optimizer"}) {
+      const Tensors expected = read("by1", name);
+      const Tensors actual = read(world, name);
+      EXPECT_EQ(actual.size(), expected.size());
+      for (const auto& [tensor, values] : expected) {
+        // The last bits depend on where a vector ends in memory.
+        EXPECT_TRUE(at::allclose(actual.at(tensor), values, 1e-6, 1e-12)) << world << tensor;
+      }
+    }
+  }
+  for (const int world_size : {1, 2, 3, 4}) run("reads_sharded", world_size);
+}
 
 TEST(CheckpointCallsTest, NumbersTakeIntegersOnly) {
   using namespace given;

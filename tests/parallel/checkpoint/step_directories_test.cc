@@ -4,12 +4,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <cmath>
+#include <chrono>
 #include <filesystem>
 #include <fstream>
-#include <limits>
 #include <string>
 #include <vector>
+
+#include "parallel/checkpoint/atomic_file.h"
 
 namespace meshrun {
 namespace {
@@ -34,16 +35,25 @@ class StepDirectoriesTest : public testing::Test {
     manifest.optimizer = "Adam";
     manifest.optimizer_options = {{{"lr", 0.1}, {"eps", 1e-300}}, {{"lr", 1.0 / 3}}};
     manifest.kept_values = {{"sampler", std::string("\0\xff", 2)}};
-    write_step_directory(directory_, manifest, {{"model", content}}, keep, writer_);
+    UnfinishedStep unfinished(directory_, step, writer_);
+    check_status(unfinished.create_file("model", content.size()));
+    std::ofstream(unfinished.path() + "/model", std::ios::binary) << content;
+    manifest.files["model"] = {.bytes = content.size(),
+                               .sha256 = "",
+                               .chunks = {{content.size(), Xxh3(content)}},
+                               .pieces = {}};
+    unfinished.finish(manifest, {.keep = keep});
+    unfinished.remove_hidden();
   }
   std::vector<int64_t> steps() const {
     std::vector<int64_t> steps;
-    for (const auto& each : list_step_directories(directory_)) {
+    for (const auto& each : value_of(ListStepDirectories(directory_))) {
       steps.push_back(each.manifest.step);
     }
     return steps;
   }
-  StepDirectory newest() const { return list_step_directories(directory_).back(); }
+  std::string content() const { return read_file(newest().path + "/model"); }
+  StepDirectory newest() const { return value_of(ListStepDirectories(directory_)).back(); }
 
   // Grants every commit, unless a test says otherwise.
   StepWriter writer_ = {"here.3", 3, [](int64_t, const std::string&, const std::string&) {}};
@@ -51,7 +61,7 @@ class StepDirectoriesTest : public testing::Test {
 };
 
 TEST_F(StepDirectoriesTest, ComesBackAsItWasWritten) {
-  EXPECT_TRUE(list_step_directories(directory_).empty());
+  EXPECT_TRUE(value_of(ListStepDirectories(directory_)).empty());
   write(5);
   const Manifest manifest = newest().manifest;
   EXPECT_EQ(manifest.step, 5);
@@ -65,49 +75,7 @@ TEST_F(StepDirectoriesTest, ComesBackAsItWasWritten) {
   EXPECT_EQ(manifest.optimizer_options.at(0).at("eps"), 1e-300);
   EXPECT_EQ(manifest.optimizer_options.at(1).at("lr"), 1.0 / 3);
   EXPECT_EQ(manifest.kept_values.at("sampler"), std::string("\0\xff", 2));
-  EXPECT_EQ(read_verified(newest(), "model"), "tensors");
-  EXPECT_THAT([&] { read_verified(newest(), "other"); },
-              ThrowsMessage<DamagedCheckpoint>(HasSubstr("does not name other")));
-}
-
-TEST_F(StepDirectoriesTest, TextsOfAnyBytesComeBackAsTheyWere) {
-  Manifest manifest;
-  manifest.identity = {{"--data", "/caf\xe9"}, {"--name", "caf\xc3\xa9"}, {"\xff", "plain"}};
-  manifest.sampler = {{"seed", "meshrun-bytes:00"}};
-  const std::string text = encode_manifest(manifest);
-  EXPECT_THAT(text, AllOf(HasSubstr("meshrun-bytes:2f636166e9"), HasSubstr("caf\xc3\xa9")));
-  const Manifest read = decode_manifest("manifest.json", text);
-  EXPECT_EQ(read.identity, manifest.identity);
-  EXPECT_EQ(read.sampler, manifest.sampler);
-}
-
-TEST(ManifestTest, InfiniteOptionsComeBack) {
-  constexpr double kInfinity = std::numeric_limits<double>::infinity();
-  Manifest manifest;
-  manifest.optimizer_options.emplace_back() = {
-      {"lr", kInfinity}, {"eps", -kInfinity}, {"momentum", std::nan("")}};
-  const std::string text = encode_manifest(manifest);
-  const auto options = decode_manifest("manifest.json", text).optimizer_options.at(0);
-  EXPECT_EQ(options.at("lr"), kInfinity);
-  EXPECT_EQ(options.at("eps"), -kInfinity);
-  EXPECT_TRUE(std::isnan(options.at("momentum")));
-  std::string other = text;
-  other.replace(other.find("\"-inf\""), 6, "\"few\"");
-  EXPECT_THAT([&] { decode_manifest("manifest.json", other); },
-              ThrowsMessage<DamagedCheckpoint>(
-                  HasSubstr("manifest.json is damaged: \"few\" is not a number")));
-}
-
-TEST(ManifestTest, ReadsWhatEarlierVersionsWrote) {
-  const Manifest manifest = decode_manifest("path", R"({
-    "format": "meshrun-checkpoint", "version": 1, "sequence": 3, "step": 500,
-    "identity": {}, "sampler": {}, "random_generators": {"cpu": "00ff"},
-    "optimizer": "Adam", "files": {}})");
-  EXPECT_EQ(manifest.step, 500);
-  EXPECT_EQ(manifest.random_generators.at("cpu"), std::string("\0\xff", 2));
-  EXPECT_TRUE(manifest.random_generators_by_rank.empty());
-  EXPECT_TRUE(manifest.optimizer_options.empty());
-  EXPECT_TRUE(manifest.kept_values.empty());
+  EXPECT_EQ(content(), "tensors");
 }
 
 TEST_F(StepDirectoriesTest, TheNewestIsTheOneWrittenLastAndOlderOnesGo) {
@@ -117,7 +85,7 @@ TEST_F(StepDirectoriesTest, TheNewestIsTheOneWrittenLastAndOlderOnesGo) {
   EXPECT_THAT(steps(), ElementsAre(1000, 50));
   write(1000, 2, "others");
   EXPECT_THAT(steps(), ElementsAre(50, 1000));
-  EXPECT_EQ(read_verified(newest(), "model"), "others");
+  EXPECT_EQ(content(), "others");
   write(1100, 1);
   EXPECT_THAT(steps(), ElementsAre(1100));
   EXPECT_EQ(std::distance(fs::directory_iterator(directory_), {}), 1);
@@ -136,13 +104,13 @@ TEST_F(StepDirectoriesTest, WhatIsReplacedStaysUntilTheNewNameIsOnTheDisk) {
   };
   write(5, 2, "new");
   EXPECT_THAT(seen, ::testing::UnorderedElementsAre("old", "new"));
-  EXPECT_EQ(read_verified(newest(), "model"), "new");
+  EXPECT_EQ(content(), "new");
   EXPECT_EQ(std::distance(fs::directory_iterator(directory_), {}), 1);
   // The disk refuses: both are still there, and the next writer goes on.
   writer_.flush = [](const std::string&) { return absl::UnavailableError("the disk is away"); };
   EXPECT_THROW(write(5, 2, "newer"), std::runtime_error);
   EXPECT_EQ(std::distance(fs::directory_iterator(directory_), {}), 2);
-  EXPECT_EQ(read_verified(newest(), "model"), "newer");
+  EXPECT_EQ(content(), "newer");
   writer_.flush = os::SyncDirectory;
   write(6);
   EXPECT_THAT(steps(), ElementsAre(5, 6));
@@ -205,27 +173,29 @@ TEST_F(StepDirectoriesTest, WhatWasCommittedAndNotRenamedIsFinished) {
   EXPECT_THAT(steps(), ElementsAre(5));
   EXPECT_TRUE(finish_step_directory(directory_, 6, digest, temporary));
   EXPECT_THAT(steps(), ElementsAre(5, 6));
-  EXPECT_EQ(read_verified(newest(), "model"), "tensors");
+  EXPECT_EQ(content(), "tensors");
   EXPECT_TRUE(finish_step_directory(directory_, 6, digest, temporary));
   EXPECT_THAT(steps(), ElementsAre(5, 6));
   EXPECT_FALSE(finish_step_directory(directory_, 6, "another digest", temporary));
   EXPECT_FALSE(finish_step_directory(directory_ + "/elsewhere", 6, digest, temporary));
 }
 
-TEST_F(StepDirectoriesTest, EveryTruncationAndChangedByteIsFound) {
-  write(5);
-  const std::string path = directory_ + "/step-5/model";
-  for (size_t size = 0; size < 7; ++size) {
-    std::ofstream(path, std::ios::binary) << std::string("tensors").substr(0, size);
-    EXPECT_THAT([&] { read_verified(newest(), "model"); },
-                ThrowsMessage<DamagedCheckpoint>(AllOf(HasSubstr(path), HasSubstr("truncated"))));
-  }
-  std::ofstream(path, std::ios::binary) << "tensorz";
-  EXPECT_THAT([&] { read_verified(newest(), "model"); },
-              ThrowsMessage<DamagedCheckpoint>(AllOf(HasSubstr(path), HasSubstr("SHA-256"))));
-  fs::remove(path);
-  EXPECT_THAT([&] { read_verified(newest(), "model"); },
-              ThrowsMessage<DamagedCheckpoint>(HasSubstr("missing")));
+TEST_F(StepDirectoriesTest, CountAgeAndEveryKthDecideWhatStays) {
+  const auto checkpoint = [](int64_t step, int64_t written) {
+    StepDirectory directory{"step-" + std::to_string(step), {}};
+    directory.manifest.step = step;
+    directory.manifest.written = written;
+    return directory;
+  };
+  const std::vector<StepDirectory> all = {checkpoint(100, 10), checkpoint(150, 20),
+                                          checkpoint(200, 30), checkpoint(250, 40),
+                                          checkpoint(300, 50)};
+  const auto gone = [&](const Retention& retention) { return outdated(all, retention, 55); };
+  EXPECT_THAT(gone({.keep = 2}), ElementsAre("step-100", "step-150", "step-200"));
+  EXPECT_THAT(gone({.keep = 9}), ElementsAre());
+  EXPECT_THAT(gone({.keep = 2, .keep_every = 100}), ElementsAre("step-150"));
+  EXPECT_THAT(gone({.keep = 1, .keep_for = std::chrono::seconds(30)}),
+              ElementsAre("step-100", "step-150"));
 }
 
 TEST_F(StepDirectoriesTest, ADamagedManifestIsAnErrorToReadAndStaysWhenOthersAreWritten) {
@@ -235,7 +205,7 @@ TEST_F(StepDirectoriesTest, ADamagedManifestIsAnErrorToReadAndStaysWhenOthersAre
   const std::string whole((std::istreambuf_iterator<char>(stream)), {});
   for (size_t size = 0; size + 2 < whole.size(); size += 7) {
     std::ofstream(path, std::ios::binary) << whole.substr(0, size);
-    EXPECT_THAT([&] { list_step_directories(directory_); },
+    EXPECT_THAT([&] { value_of(ListStepDirectories(directory_)); },
                 ThrowsMessage<DamagedCheckpoint>(HasSubstr(path)))
         << size;
   }

@@ -1,0 +1,391 @@
+#include "parallel/checkpoint/background_save.h"
+
+#include <algorithm>
+#include <atomic>
+#include <deque>
+#include <exception>
+#include <map>
+#include <stdexcept>
+#include <thread>
+#include <utility>
+
+#include "c10/util/Exception.h"
+#include "core/mutex.h"
+#include "fmt/format.h"
+#include "parallel/base/process.h"
+#include "parallel/checkpoint/chunk_notes.h"
+#include "parallel/checkpoint/raised_by.h"
+
+namespace meshrun {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+using std::chrono::steady_clock;
+using Kind = SaveOutcome::Kind;
+
+// After so long a save tells that it is slow, and then each time after as long again.
+constexpr seconds kSlow(10);
+// How long a thread that is given up is waited for: a disk may hold it.
+constexpr seconds kLeave(5);
+
+// First characters of the text that ends a stage.
+constexpr char kWritten = 'w';
+constexpr char kRefused = 'r';
+constexpr char kFailed = 'f';
+
+// The problem in the text of a stage.
+SaveOutcome problem_in(const std::string& text) {
+  return {text[0] == kRefused ? Kind::kRefused : Kind::kFailed, text.substr(1)};
+}
+
+}  // namespace
+
+struct BackgroundSave::State {
+  struct Batch {
+    size_t file = 0;
+    std::vector<FileRange> ranges;
+    std::shared_ptr<void> keep;
+  };
+
+  State(SaveTask given, const MakeMeeting& make_meeting)
+      : task(std::move(given)),
+        writer([this] { return stopped.load(); }),
+        meeting(make_meeting([this] { return stopped.load(); })) {}
+
+  void run();
+  SaveOutcome save(std::optional<UnfinishedStep>& step);
+  // What `work` raises, as the text of a stage; empty: nothing. SaveGivenUp passes.
+  std::string problem_of(const std::function<void()>& work);
+  // This rank's part of "written".
+  void write_ranges(const std::string& path);
+  std::optional<Batch> next_batch();
+  std::map<std::string, Manifest::File> files_written(const std::string& path) const;
+  // The leader's last part. Returns the text of "finished".
+  std::string finish(UnfinishedStep& step);
+  // From here on the save cannot be given up. Raises where it is already.
+  void begin_commit();
+  void drop_ranges();
+  void watch();
+  void set_outcome(SaveOutcome result);
+  std::string progress() const;
+
+  SaveTask task;
+  const steady_clock::time_point begin = steady_clock::now();
+  std::atomic<bool> stopped = false;
+  std::atomic<bool> is_told = false;
+  std::atomic<uint64_t> added = 0;
+  RangeWriter writer;
+  SaveMeeting meeting;
+
+  mutable Mutex mu;
+  mutable CondVar changed;
+  std::deque<Batch> batches MESHRUN_GUARDED_BY(mu);
+  bool is_closed MESHRUN_GUARDED_BY(mu) = false;
+  // Nothing more is written: what is added is let go.
+  bool drops MESHRUN_GUARDED_BY(mu) = false;
+  // Why the caller has no ranges.
+  std::string callers_problem MESHRUN_GUARDED_BY(mu);
+  bool is_committing MESHRUN_GUARDED_BY(mu) = false;
+  bool has_left MESHRUN_GUARDED_BY(mu) = false;
+  std::optional<SaveOutcome> outcome MESHRUN_GUARDED_BY(mu);
+};
+
+std::string BackgroundSave::State::progress() const {
+  constexpr double kGiB = 1 << 30;
+  return fmt::format("{:.1f} of {:.1f} GiB", static_cast<double>(writer.bytes_done()) / kGiB,
+                     static_cast<double>(added) / kGiB);
+}
+
+void BackgroundSave::State::set_outcome(SaveOutcome result) {
+  const MutexLock lock(mu);
+  if (!outcome) outcome = std::move(result);
+  changed.NotifyAll();
+}
+
+void BackgroundSave::State::drop_ranges() {
+  const MutexLock lock(mu);
+  drops = true;
+  batches.clear();
+  changed.NotifyAll();
+}
+
+std::optional<BackgroundSave::State::Batch> BackgroundSave::State::next_batch() {
+  const MutexLock lock(mu);
+  while (batches.empty() && !is_closed && callers_problem.empty() && !stopped) changed.Wait(mu);
+  if (!callers_problem.empty()) throw std::runtime_error(callers_problem);
+  if (batches.empty() || stopped) return std::nullopt;
+  Batch batch = std::move(batches.front());
+  batches.pop_front();
+  return batch;
+}
+
+void BackgroundSave::State::write_ranges(const std::string& path) {
+  ChunkNotes notes(task.files.size());
+  for (size_t i = 0; task.rank == 0 && i < task.files.size(); ++i) {
+    const SavedFile& file = task.files[i];
+    const FileRange head{.begin = 0, .bytes = file.head.size(), .memory = file.head.data()};
+    added += head.bytes;
+    check_status(
+        writer.write(path + "/" + file.name, {&head, 1}, chunk_bytes_of(file.bytes), notes.of(i)));
+  }
+  while (const auto batch = next_batch()) {
+    const SavedFile& file = task.files[batch->file];
+    check_status(writer.write(path + "/" + file.name, batch->ranges, chunk_bytes_of(file.bytes),
+                              notes.of(batch->file)));
+    const MutexLock lock(mu);
+    changed.NotifyAll();
+  }
+  if (stopped) throw SaveGivenUp("the save was given up");
+  check_status(writer.flush());
+  if (task.sees_directory) check_status(notes.write(path, task.rank));
+}
+
+std::map<std::string, Manifest::File> BackgroundSave::State::files_written(
+    const std::string& path) const {
+  ChunkNotes all(task.files.size());
+  for (int rank = 0; rank < task.ranks; ++rank) check_status(all.read(path, rank));
+  std::map<std::string, Manifest::File> files;
+  for (size_t i = 0; i < task.files.size(); ++i) {
+    const SavedFile& file = task.files[i];
+    files[file.name] = {.bytes = file.bytes,
+                        .sha256 = "",
+                        .chunks = value_of(all.cover(i, file.name, file.bytes)),
+                        .pieces = {}};
+  }
+  return files;
+}
+
+std::string BackgroundSave::State::problem_of(const std::function<void()>& work) {
+  std::exception_ptr given_up;
+  char kind = kFailed;
+  const std::string problem = detail::raised_by([&] {
+    try {
+      work();
+    } catch (const SaveGivenUp&) {
+      given_up = std::current_exception();
+    } catch (const CommitRefused&) {
+      kind = kRefused;
+      throw;
+    }
+  });
+  if (given_up) std::rethrow_exception(given_up);
+  if (problem.empty() || kind == kRefused) return problem.empty() ? "" : kind + problem;
+  return kind + fmt::format("rank {} on {}: {}", task.rank, host_name(), problem);
+}
+
+void BackgroundSave::State::begin_commit() {
+  const MutexLock lock(mu);
+  if (outcome || stopped) throw SaveGivenUp("the save was given up");
+  is_committing = true;
+}
+
+std::string BackgroundSave::State::finish(UnfinishedStep& step) {
+  Manifest manifest = task.manifest;
+  manifest.files = files_written(step.path());
+  Retention retention = task.retention;
+  if (task.hook) retention.held = task.hook->held();
+  const UnfinishedStep::Finished finished =
+      step.finish(std::move(manifest), retention, [this] { begin_commit(); });
+  if (!finished.problem.empty()) task.say(finished.problem);
+  if (task.hook) task.hook->call(step.named_path());
+  return kWritten + std::to_string(finished.sequence);
+}
+
+SaveOutcome BackgroundSave::State::save(std::optional<UnfinishedStep>& step) {
+  const bool leads = task.rank == 0;
+  std::string problem;
+  if (leads) {
+    problem = problem_of([&] {
+      std::exchange(task.prepare, nullptr)();
+      step.emplace(task.directory, task.manifest.step, task.writer);
+      for (const SavedFile& file : task.files) {
+        check_status(step->create_file(file.name, file.bytes));
+      }
+    });
+    meeting.end("made", problem);
+  } else {
+    problem = meeting.await("made");
+  }
+  const std::string path = unfinished_path(task.directory, task.manifest.step, task.writer.name);
+  if (problem.empty()) {
+    problem = problem_of([&] { write_ranges(path); });
+    // Nothing more is written, and a disk that is full has its room back.
+    drop_ranges();
+    writer.close();
+    meeting.arrive("written", problem);
+    problem = meeting.await("written");
+  }
+  drop_ranges();
+  if (!problem.empty()) {
+    if (step) step->remove();
+    return problem_in(problem);
+  }
+  std::string end;
+  if (leads) {
+    std::string finished;
+    end = problem_of([&] { finished = finish(*step); });
+    if (end.empty()) end = finished;
+    meeting.end("finished", end);
+  } else {
+    end = meeting.await("finished");
+  }
+  if (end[0] == kWritten) return {Kind::kWritten, "", std::stoll(end.substr(1))};
+  return problem_in(end);
+}
+
+void BackgroundSave::State::run() {
+  SaveOutcome result;
+  std::optional<UnfinishedStep> step;
+  try {
+    result = save(step);
+  } catch (const SaveGivenUp& error) {
+    result = {Kind::kGivenUp, error.what()};
+  } catch (const c10::Error& error) {
+    result = {Kind::kGivenUp, error.what_without_backtrace()};
+  } catch (const std::exception& error) {
+    result = {Kind::kGivenUp, error.what()};
+  }
+  if (result.kind == Kind::kGivenUp) {
+    result.problem =
+        fmt::format("rank {} cannot agree with the others on the checkpoint of step {}: {}",
+                    task.rank, task.manifest.step, result.problem);
+  }
+  drop_ranges();
+  writer.close();
+  set_outcome(std::move(result));
+  if (step) step->remove_hidden();
+  const MutexLock lock(mu);
+  has_left = true;
+  changed.NotifyAll();
+}
+
+void BackgroundSave::State::watch() {
+  auto next = begin + kSlow;
+  while (true) {
+    std::string said;
+    {
+      const MutexLock lock(mu);
+      const auto limit = task.timeout && !outcome && !is_committing ? begin + *task.timeout : next;
+      if (!has_left) changed.WaitUntil(mu, std::min(next, limit));
+      if (has_left) return;
+      const auto now = steady_clock::now();
+      const auto took = std::chrono::duration_cast<seconds>(now - begin).count();
+      const std::string what = fmt::format("rank {} writes step {} for {} s, {}", task.rank,
+                                           task.manifest.step, took, progress());
+      if (task.timeout && !outcome && !is_committing && now >= begin + *task.timeout) {
+        stopped = true;
+        outcome = SaveOutcome{Kind::kFailed,
+                              fmt::format("{}: the limit of {} s for a checkpoint is over", what,
+                                          std::chrono::duration<double>(*task.timeout).count())};
+        changed.NotifyAll();
+      }
+      if (now < next) continue;
+      next = now + kSlow;
+      if (!outcome) said = what;
+    }
+    if (!said.empty()) task.say(said);
+  }
+}
+
+BackgroundSave::BackgroundSave(SaveTask task, const MakeMeeting& make_meeting)
+    : state_(std::make_shared<State>(std::move(task), make_meeting)) {
+  // The one that can do without the other first.
+  std::thread([state = state_] { state->watch(); }).detach();
+  try {
+    std::thread([state = state_] { state->run(); }).detach();
+  } catch (...) {
+    const MutexLock lock(state_->mu);
+    state_->has_left = true;
+    state_->changed.NotifyAll();
+    throw;
+  }
+}
+
+BackgroundSave::~BackgroundSave() {
+  if (!is_given_up()) give_up_and_wait();
+}
+
+void BackgroundSave::add(size_t file, std::vector<FileRange> ranges, std::shared_ptr<void> keep) {
+  uint64_t bytes = 0;
+  for (const FileRange& range : ranges) bytes += range.bytes;
+  if (bytes == 0) return;
+  const MutexLock lock(state_->mu);
+  if (state_->drops || state_->outcome) return;
+  state_->added += bytes;
+  state_->batches.push_back({file, std::move(ranges), std::move(keep)});
+  state_->changed.NotifyAll();
+}
+
+void BackgroundSave::close() {
+  const MutexLock lock(state_->mu);
+  state_->is_closed = true;
+  state_->changed.NotifyAll();
+}
+
+void BackgroundSave::fail(const std::string& problem) {
+  const MutexLock lock(state_->mu);
+  state_->callers_problem = problem;
+  state_->changed.NotifyAll();
+}
+
+bool BackgroundSave::wait_for(milliseconds most, uint64_t most_left) const {
+  const auto until = steady_clock::now() + most;
+  const State& state = *state_;
+  const MutexLock lock(state.mu);
+  while (true) {
+    if (state.outcome) return true;
+    if (most_left > 0) {
+      if (state.drops || state.stopped) return true;
+      if (state.added - state.writer.bytes_done() <= most_left) return true;
+    }
+    if (steady_clock::now() >= until) return false;
+    state.changed.WaitUntil(state.mu, until);
+  }
+}
+
+bool BackgroundSave::is_done() const {
+  const MutexLock lock(state_->mu);
+  return state_->outcome.has_value();
+}
+
+SaveOutcome BackgroundSave::outcome() const {
+  const MutexLock lock(state_->mu);
+  return *state_->outcome;
+}
+
+bool BackgroundSave::is_news() { return !state_->is_told.exchange(true); }
+
+void BackgroundSave::give_up() {
+  const MutexLock lock(state_->mu);
+  state_->stopped = true;
+  state_->changed.NotifyAll();
+}
+
+bool BackgroundSave::is_given_up() const { return state_->stopped; }
+
+void BackgroundSave::give_up_and_wait() {
+  give_up();
+  const auto until = steady_clock::now() + kLeave;
+  const MutexLock lock(state_->mu);
+  while (!state_->has_left && steady_clock::now() < until) {
+    state_->changed.WaitUntil(state_->mu, until);
+  }
+  if (state_->outcome) return;
+  state_->outcome = SaveOutcome{
+      Kind::kGivenUp, fmt::format("rank {} has given up the checkpoint of step {}, and its disk "
+                                  "has not answered since",
+                                  state_->task.rank, state_->task.manifest.step)};
+  state_->changed.NotifyAll();
+}
+
+void BackgroundSave::wait_left() const {
+  const MutexLock lock(state_->mu);
+  while (!state_->has_left && !state_->stopped) state_->changed.Wait(state_->mu);
+}
+
+int64_t BackgroundSave::step() const { return state_->task.manifest.step; }
+
+std::string BackgroundSave::progress() const { return state_->progress(); }
+
+}  // namespace meshrun

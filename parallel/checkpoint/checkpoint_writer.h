@@ -1,0 +1,69 @@
+// The saves of a CheckpointDirectory, one after another: what all ranks agree on, the ranges of
+// this rank, and the save that goes on in the background. See checkpoint.h.
+#pragma once
+
+#include <c10/util/intrusive_ptr.h>
+#include <torch/nn/module.h>
+#include <torch/optim/optimizer.h>
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
+#include <vector>
+
+#include "parallel/checkpoint/background_save.h"
+#include "parallel/checkpoint/checkpoint.h"
+#include "parallel/checkpoint/save_ranges.h"
+
+namespace meshrun::detail {
+
+class CheckpointWriter {
+ public:
+  CheckpointWriter(std::string path, CheckpointOptions options);
+  // Waits for what goes on in the background, and says what became of it if that is an error.
+  ~CheckpointWriter();
+
+  // Collective. Returns when all is written, or, `in_background`, when this rank's ranges are
+  // copied.
+  void save(const torch::nn::Module& module, torch::optim::Optimizer& optimizer,
+            const TrainingProgress& progress, const KeptValues& kept, bool in_background);
+  // Collective. Waits for the save in the background, and raises what became of it.
+  void wait();
+  bool is_writing() const;
+
+ private:
+  using Group = c10::intrusive_ptr<c10d::ProcessGroup>;
+  using WeakGroup = c10::weak_intrusive_ptr<c10d::ProcessGroup>;
+
+  // The save in the background is of a world that is over: nobody waits for it.
+  void drop_of_other_world(const Group& group);
+  // Collective. Which ranks see the directory of rank 0.
+  std::vector<bool> find_sees(const Group& group, c10::Device device, const std::string& save);
+  // Collective. Waits for the save on all ranks, and raises what became of it.
+  void await(const Group& group, c10::Device device, BackgroundSave& save);
+
+  // Gives the save this rank's ranges, or copies of them. Collective over the groups of the pieces.
+  void add_ranges(BackgroundSave& save, const std::shared_ptr<FileTensors>& tensors,
+                  const ByFile<SafetensorsHeader>& headers, const std::vector<size_t>& places,
+                  const SavePlace& place);
+  void add_copies(BackgroundSave& save, const FileTensors& tensors,
+                  const ByFile<SafetensorsHeader>& headers, const std::vector<size_t>& places,
+                  const SavePlace& place);
+
+  const std::string path_;
+  const CheckpointOptions options_;
+  // By group of the last save.
+  std::optional<WeakGroup> seen_by_;
+  std::vector<bool> sees_;
+  Snapshot snapshot_;
+  const std::shared_ptr<CommitHook> hook_;
+  std::shared_ptr<BackgroundSave> background_;
+  // The save before, which may still remove files, and its number.
+  std::shared_ptr<BackgroundSave> previous_;
+  std::string previous_number_;
+  std::optional<WeakGroup> background_group_;
+  c10::Device background_device_ = c10::kCPU;
+};
+
+}  // namespace meshrun::detail

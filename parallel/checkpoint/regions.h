@@ -1,0 +1,42 @@
+// Regions of a row-major tensor, and where their elements lie in it and in the region's own memory.
+// Without LibTorch; pure, no errors.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+namespace meshrun {
+
+// The elements [begin[d], begin[d] + size[d]) along each dimension d of a tensor of `shape`.
+struct Region {
+  std::vector<int64_t> shape;
+  std::vector<int64_t> begin;
+  std::vector<int64_t> size;
+
+  static Region whole(std::vector<int64_t> shape);
+  // Elements [first, first + count) of a tensor that has `elements`, flattened.
+  static Region flat(int64_t elements, int64_t first, int64_t count);
+  int64_t elements() const;
+  bool operator==(const Region&) const = default;
+};
+
+// Elements that follow one another in the tensor and in the region.
+struct RegionRun {
+  int64_t in_tensor = 0;
+  int64_t in_region = 0;
+  int64_t count = 0;
+};
+
+// Number of runs of the region; 0 for one without elements.
+int64_t run_count(const Region& region);
+
+// Calls `visit` with the runs of the region in order, cut to the tensor's elements [first, last).
+void visit_runs(const Region& region, int64_t first, int64_t last,
+                const std::function<void(const RegionRun&)>& visit);
+
+// Elements of the region among the elements [first, last) of the tensor. Takes the time of some
+// divisions, not that of the runs.
+int64_t count_within(const Region& region, int64_t first, int64_t last);
+
+}  // namespace meshrun

@@ -1,0 +1,55 @@
+// What the ranks of one save tell each other while a disk works: through the group's store, since a
+// slow disk is no reason for a collective to time out, and since a save goes on in the background.
+//
+// A save has stages. A stage ends for all ranks at once, with one text: empty, or the problem for
+// which the save is given up.
+//
+// Threads: one at a time. Errors: those of the store (its world is over; it cannot be reached), and
+// SaveGivenUp where `is_stopped` says so.
+#pragma once
+
+#include <c10/util/intrusive_ptr.h>
+
+#include <functional>
+#include <stdexcept>
+#include <string>
+
+namespace c10d {
+class Store;
+}
+
+namespace meshrun {
+
+class SaveGivenUp : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+class SaveMeeting {
+ public:
+  // `store` belongs to this meeting alone; null for one rank by itself. `save`: the save's number,
+  // which no other save of the world has.
+  SaveMeeting(c10::intrusive_ptr<c10d::Store> store, std::string save, int ranks,
+              std::function<bool()> is_stopped);
+  ~SaveMeeting();
+  SaveMeeting(SaveMeeting&&) noexcept;
+
+  // This rank has come to the end of the stage, with a problem or none. The last rank ends it, with
+  // the problem that came first.
+  void arrive(const std::string& stage, const std::string& problem);
+  // Ends a stage that one rank alone decides.
+  void end(const std::string& stage, const std::string& problem);
+  // Waits until the stage has ended. Returns its text.
+  std::string await(const std::string& stage);
+  // Removes what the meeting of an earlier save, which is over on all ranks, has left in the store.
+  void forget(const std::string& save);
+
+ private:
+  c10::intrusive_ptr<c10d::Store> store_;
+  std::string save_;
+  int ranks_ = 1;
+  std::function<bool()> is_stopped_;
+  std::string alone_;  // the text of a stage, of one rank by itself
+};
+
+}  // namespace meshrun
