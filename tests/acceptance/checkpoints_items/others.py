@@ -7,7 +7,7 @@ import built
 from environments import ROOT
 from harness import binary, check, passed, skip_soak
 
-PHYSICSNEMO = ROOT / "tests/peers/physicsnemo-requirements.txt"
+PHYSICSNEMO = ROOT / "tests/bench/physicsnemo_collectives/physicsnemo-requirements.txt"
 SAFETENSORS = ROOT / "tests/acceptance/checkpoints_items/safetensors-requirements.txt"
 
 # Writes plain.pt, dcp/ and expected.safetensors, whose names are those of the nested dict.
