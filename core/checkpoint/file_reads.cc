@@ -29,20 +29,26 @@ absl::StatusOr<os::UniqueFd> OpenForReads(const std::string& path, uint64_t* byt
   return fd;
 }
 
-absl::Status ReadAt(const os::UniqueFd& fd, const std::string& path, uint64_t offset,
-                    std::span<char> to) {
-  while (!to.empty()) {
-    const ssize_t n = ::pread(fd.get(), to.data(), to.size(), static_cast<off_t>(offset));
+absl::StatusOr<size_t> ReadUpTo(const os::UniqueFd& fd, const std::string& path, uint64_t offset,
+                                std::span<char> to) {
+  size_t done = 0;
+  while (done < to.size()) {
+    const ssize_t n =
+        ::pread(fd.get(), to.data() + done, to.size() - done, static_cast<off_t>(offset + done));
     if (n < 0 && errno == EINTR) continue;
     if (n < 0) return os::ErrnoStatus(errno, path);
-    if (n == 0) {
-      return absl::DataLossError(
-          fmt::format("{} is truncated: it was cut to {} bytes while it was read", path, offset));
-    }
-    to = to.subspan(static_cast<size_t>(n));
-    offset += static_cast<uint64_t>(n);
+    if (n == 0) break;
+    done += static_cast<size_t>(n);
   }
-  return absl::OkStatus();
+  return done;
+}
+
+absl::Status ReadAt(const os::UniqueFd& fd, const std::string& path, uint64_t offset,
+                    std::span<char> to) {
+  MESHRUN_ASSIGN_OR_RETURN(const size_t done, ReadUpTo(fd, path, offset, to));
+  if (done == to.size()) return absl::OkStatus();
+  return absl::DataLossError(fmt::format(
+      "{} is truncated: it was cut to {} bytes while it was read", path, offset + done));
 }
 
 absl::StatusOr<std::string> ReadSmallFile(const std::string& path, uint64_t most_bytes) {

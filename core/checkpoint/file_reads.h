@@ -17,6 +17,9 @@ namespace meshrun {
 // becomes the file's length.
 absl::StatusOr<os::UniqueFd> OpenForReads(const std::string& path, uint64_t* bytes);
 
+// Fills `to`, or as much of it as the file has. Returns how much that is.
+absl::StatusOr<size_t> ReadUpTo(const os::UniqueFd& fd, const std::string& path, uint64_t offset,
+                                std::span<char> to);
 // Fills `to`. DATA_LOSS: the file ends before, although it was longer when it was opened.
 absl::Status ReadAt(const os::UniqueFd& fd, const std::string& path, uint64_t offset,
                     std::span<char> to);

@@ -3,10 +3,10 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include <cerrno>
 
+#include "core/checkpoint/file_reads.h"
 #include "core/os/files.h"
 #include "core/status.h"
 
@@ -36,18 +36,11 @@ absl::StatusOr<FileRegion> FileRegion::Part(uint64_t offset, uint64_t size,
 
 absl::Status FileRegion::Read(uint64_t offset, std::span<char> to) const {
   MESHRUN_RETURN_IF_ERROR(Part(offset, to.size(), "what is read").status());
-  for (uint64_t at = begin_ + offset; !to.empty();) {
-    const ssize_t n = ::pread(file_->fd.get(), to.data(), to.size(), static_cast<off_t>(at));
-    if (n == 0) {
-      return absl::DataLossError(
-          fmt::format("{} was truncated to {} bytes while it was read", file_->path, at));
-    }
-    if (n < 0 && errno == EINTR) continue;
-    if (n < 0) return os::ErrnoStatus(errno, file_->path);
-    at += static_cast<uint64_t>(n);
-    to = to.subspan(static_cast<size_t>(n));
-  }
-  return absl::OkStatus();
+  const uint64_t at = begin_ + offset;
+  MESHRUN_ASSIGN_OR_RETURN(const size_t done, ReadUpTo(file_->fd, file_->path, at, to));
+  if (done == to.size()) return absl::OkStatus();
+  return absl::DataLossError(
+      fmt::format("{} was truncated to {} bytes while it was read", file_->path, at + done));
 }
 
 absl::StatusOr<std::string> FileRegion::ReadAll(uint64_t most_bytes, std::string_view what) const {

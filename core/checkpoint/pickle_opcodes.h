@@ -62,7 +62,7 @@ enum class PickleOpcode : uint8_t {
   kBinPersId = 0x51,
 };
 
-// "GLOBAL"; "of unknown meaning" for a byte that is no opcode.
+// Name of the opcode: "GLOBAL". A byte without a meaning is called "of unknown meaning".
 std::string_view PickleOpcodeName(PickleOpcode opcode);
 
 }  // namespace meshrun

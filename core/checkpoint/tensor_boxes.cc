@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "core/checkpoint/box_runs.h"
 #include "core/status.h"
 
 namespace meshrun {
@@ -81,67 +82,6 @@ absl::Status CheckRegion(const std::string& name, const TensorBox& region, Boxes
                   name, boxes.size(), region.Describe()));
 }
 
-// A box as rows that lie in one piece in the tensor.
-class Rows {
- public:
-  Rows(const std::vector<int64_t>& shape, uint64_t element_bytes, const TensorBox& box)
-      : box_(box), strides_(shape.size()) {
-    uint64_t stride = element_bytes;
-    for (size_t k = shape.size(); k-- > 0;) {
-      strides_[k] = stride;
-      stride *= static_cast<uint64_t>(shape[k]);
-    }
-    // Full dimensions and the first that is not full make the row.
-    bytes_ = element_bytes;
-    outer_ = shape.size();
-    for (bool full = true; full && outer_ > 0;) {
-      --outer_;
-      full = box.sizes[outer_] == shape[outer_];
-      bytes_ *= static_cast<uint64_t>(box.sizes[outer_]);
-    }
-    for (size_t k = 0; k < outer_; ++k) count_ *= static_cast<uint64_t>(box.sizes[k]);
-  }
-
-  uint64_t bytes() const { return bytes_; }
-  uint64_t count() const { return count_; }
-
-  // Where a row is in the tensor, in bytes. It grows with `row`.
-  uint64_t Begin(uint64_t row) const {
-    uint64_t begin = 0;
-    for (size_t k = outer_; k < strides_.size(); ++k) {
-      begin += static_cast<uint64_t>(box_.begin[k]) * strides_[k];
-    }
-    for (size_t k = outer_; k-- > 0;) {
-      const uint64_t size = static_cast<uint64_t>(box_.sizes[k]);
-      begin += (static_cast<uint64_t>(box_.begin[k]) + row % size) * strides_[k];
-      row /= size;
-    }
-    return begin;
-  }
-
-  // The first row that begins at `at` or later; count() if none does.
-  uint64_t FirstFrom(uint64_t at) const {
-    uint64_t low = 0;
-    uint64_t high = count_;
-    while (low < high) {
-      const uint64_t middle = low + (high - low) / 2;
-      if (Begin(middle) < at) {
-        low = middle + 1;
-      } else {
-        high = middle;
-      }
-    }
-    return low;
-  }
-
- private:
-  const TensorBox& box_;
-  std::vector<uint64_t> strides_;  // the tensor's, in bytes
-  size_t outer_ = 0;               // dimensions that number the rows
-  uint64_t bytes_ = 0;             // one row's
-  uint64_t count_ = 1;
-};
-
 }  // namespace
 
 std::string TensorBox::Describe() const {
@@ -177,29 +117,27 @@ absl::Status ReadFromBox(const std::vector<int64_t>& shape, uint64_t element_byt
                          const TensorBox& box, uint64_t begin, std::span<char> to,
                          const ReadBox& read) {
   constexpr uint64_t kBuffer = uint64_t{1} << 20;
-  const Rows rows(shape, element_bytes, box);
+  const BoxRuns rows(shape, box.begin, box.sizes, element_bytes);
   const uint64_t end = begin + to.size();
-  uint64_t row = rows.FirstFrom(begin);
-  // The row before may reach into the range.
-  if (row > 0 && rows.Begin(row - 1) + rows.bytes() > begin) --row;
+  uint64_t row = rows.FirstEndingAfter(begin);
   const uint64_t end_row = rows.FirstFrom(end);
   std::string buffer;
   while (row < end_row) {
-    const uint64_t count = std::min(end_row - row, std::max<uint64_t>(1, kBuffer / rows.bytes()));
+    const uint64_t count = std::min(end_row - row, std::max<uint64_t>(1, kBuffer / rows.length()));
     // One long row needs no buffer, and perhaps only a part of it is wanted.
     const bool direct = count == 1;
     if (!direct) {
-      buffer.resize(count * rows.bytes());
-      MESHRUN_RETURN_IF_ERROR(read(row * rows.bytes(), buffer));
+      buffer.resize(count * rows.length());
+      MESHRUN_RETURN_IF_ERROR(read(row * rows.length(), buffer));
     }
     for (uint64_t k = 0; k < count; ++k) {
-      const uint64_t at = rows.Begin(row + k);
+      const uint64_t at = rows.Place(row + k);
       const uint64_t from = std::max(at, begin);
-      const auto part = to.subspan(from - begin, std::min(at + rows.bytes(), end) - from);
+      const auto part = to.subspan(from - begin, std::min(at + rows.length(), end) - from);
       if (direct) {
-        MESHRUN_RETURN_IF_ERROR(read((row + k) * rows.bytes() + (from - at), part));
+        MESHRUN_RETURN_IF_ERROR(read((row + k) * rows.length() + (from - at), part));
       } else {
-        std::memcpy(part.data(), buffer.data() + k * rows.bytes() + (from - at), part.size());
+        std::memcpy(part.data(), buffer.data() + k * rows.length() + (from - at), part.size());
       }
     }
     row += count;
