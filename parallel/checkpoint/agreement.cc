@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <limits>
 #include <vector>
 
 namespace meshrun {
@@ -34,6 +35,13 @@ std::vector<int64_t> least(c10d::ProcessGroup& group, c10::Device device,
   const at::Tensor seen = values[0].cpu();
   const auto* const begin = seen.const_data_ptr<int64_t>();
   return {begin, begin + seen.numel()};
+}
+
+std::vector<int64_t> number_by_rank(c10d::ProcessGroup& group, c10::Device device, int64_t own) {
+  std::vector<int64_t> numbers(static_cast<size_t>(group.getSize()),
+                               std::numeric_limits<int64_t>::max());
+  numbers[static_cast<size_t>(group.getRank())] = own;
+  return least(group, device, numbers);
 }
 
 std::string common_problem(c10d::ProcessGroup& group, c10::Device device,

@@ -26,6 +26,9 @@ std::string common_problem(c10d::ProcessGroup& group, c10::Device device,
 std::vector<int64_t> least(c10d::ProcessGroup& group, c10::Device device,
                            const std::vector<int64_t>& own);
 
+// The numbers of all ranks, by rank, on every rank. One all-reduce.
+std::vector<int64_t> number_by_rank(c10d::ProcessGroup& group, c10::Device device, int64_t own);
+
 // Which of these numbers are equal on all ranks, one by one. One all-reduce.
 std::vector<bool> are_equal(c10d::ProcessGroup& group, c10::Device device,
                             const std::vector<int64_t>& own);

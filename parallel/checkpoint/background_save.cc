@@ -9,7 +9,6 @@
 #include <thread>
 #include <utility>
 
-#include "c10/util/Exception.h"
 #include "core/mutex.h"
 #include "fmt/format.h"
 #include "parallel/base/process.h"
@@ -237,19 +236,11 @@ SaveOutcome BackgroundSave::State::save(std::optional<UnfinishedStep>& step) {
 void BackgroundSave::State::run() {
   SaveOutcome result;
   std::optional<UnfinishedStep> step;
-  try {
-    result = save(step);
-  } catch (const SaveGivenUp& error) {
-    result = {Kind::kGivenUp, error.what()};
-  } catch (const c10::Error& error) {
-    result = {Kind::kGivenUp, error.what_without_backtrace()};
-  } catch (const std::exception& error) {
-    result = {Kind::kGivenUp, error.what()};
-  }
-  if (result.kind == Kind::kGivenUp) {
-    result.problem =
-        fmt::format("rank {} cannot agree with the others on the checkpoint of step {}: {}",
-                    task.rank, task.manifest.step, result.problem);
+  const std::string raised = detail::raised_by([&] { result = save(step); });
+  if (!raised.empty()) {
+    result = {Kind::kGivenUp,
+              fmt::format("rank {} cannot agree with the others on the checkpoint of step {}: {}",
+                          task.rank, task.manifest.step, raised)};
   }
   drop_ranges();
   writer.close();

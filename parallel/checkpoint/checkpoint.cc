@@ -110,9 +110,11 @@ json broadcast_found(c10d::ProcessGroup& group, c10::Device device, const Result
 // Null where this rank does not see the checkpoint.
 std::unique_ptr<detail::CheckpointReader> open_if_seen(const std::string& path,
                                                        const std::string& digest) {
-  const auto text = os::ReadFile(path + "/" + kManifestName);
+  const std::string manifest = path + "/" + kManifestName;
+  const auto text = os::ReadFile(manifest);
   if (!text.ok() || HexEncode(Sha256(*text)) != digest) return nullptr;
-  return std::make_unique<detail::CheckpointReader>(value_of(ReadStepDirectory(path)));
+  return std::make_unique<detail::CheckpointReader>(
+      StepDirectory{path, value_of(DecodeManifest(manifest, *text))});
 }
 
 }  // namespace
@@ -191,7 +193,6 @@ std::optional<TrainingProgress> CheckpointDirectory::load(torch::nn::Module& mod
   const std::string path = path_ + "/" + header.at("name").get<std::string>();
   const auto remedy = header.at("remedy").get<std::string>();
   std::unique_ptr<detail::CheckpointReader> reader;
-  std::vector<int64_t> sees(static_cast<size_t>(group->getSize()), 1);
   const auto with_remedy = [&](const std::function<void()>& work) {
     detail::run_patiently(*group, device, [&] {
       result = guarded([&] {
@@ -204,10 +205,9 @@ std::optional<TrainingProgress> CheckpointDirectory::load(torch::nn::Module& mod
   };
   with_remedy([&] {
     reader = open_if_seen(path, header.at("digest").get<std::string>());
-    sees[static_cast<size_t>(group->getRank())] = reader ? 1 : 0;
     if (found && !reader) throw std::runtime_error(path + " has changed while it was read");
   });
-  sees = least(*group, device, sees);
+  const std::vector<int64_t> sees = number_by_rank(*group, device, reader ? 1 : 0);
   const auto readers = static_cast<size_t>(std::count(sees.begin(), sees.end(), 1));
   const auto place = sees.begin() + group->getRank();
   const auto index = static_cast<size_t>(std::count(sees.begin(), place, 1));

@@ -1,7 +1,6 @@
 #include "parallel/checkpoint/checkpoint_writer.h"
 
 #include <ATen/ATen.h>
-#include <fcntl.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -11,7 +10,7 @@
 #include <random>
 #include <utility>
 
-#include "core/os/fd.h"
+#include "core/os/files.h"
 #include "fmt/format.h"
 #include "parallel/checkpoint/agreement.h"
 #include "parallel/checkpoint/background_saves.h"
@@ -33,8 +32,6 @@ using Kind = SaveOutcome::Kind;
 
 // What is on its way to the disk while pieces travel: a bound for memory.
 constexpr uint64_t kMostWaiting = uint64_t{64} << 20;
-constexpr milliseconds kFirstWait(1);
-constexpr milliseconds kLongestWait(100);
 
 // Gives a save up that an exception leaves behind: it must not become a checkpoint of what the
 // program writes from now on.
@@ -176,20 +173,17 @@ void CheckpointWriter::drop_of_other_world(const Group& group) {
 }
 
 void CheckpointWriter::await(const Group& group, c10::Device device, BackgroundSave& save) {
-  milliseconds wait = kFirstWait;
-  while (true) {
-    const bool is_done = save.wait_for(wait);
-    if (group->getSize() == 1) {
-      if (is_done) break;
-      continue;
-    }
-    // A rank whose thread cannot speak with the others' ends the save for them.
-    const bool is_cut_off = is_done && save.outcome().kind == Kind::kGivenUp;
-    const std::vector<int64_t> all = least(*group, device, {is_done ? 1 : 0, is_cut_off ? 0 : 1});
-    if (all[0] == 1) break;
-    if (all[1] == 0) save.give_up();
-    wait = std::min(kLongestWait, 2 * wait);
-  }
+  // A rank whose thread cannot speak with the others' ends the save for them.
+  meet_until_done(
+      *group, device,
+      [&](milliseconds most) {
+        const bool is_done = save.wait_for(most);
+        const bool is_cut_off = is_done && save.outcome().kind == Kind::kGivenUp;
+        return std::vector<int64_t>{is_done ? 1 : 0, is_cut_off ? 0 : 1};
+      },
+      [&](const std::vector<int64_t>& least) {
+        if (least[1] == 0) save.give_up();
+      });
   const SaveOutcome outcome = save.outcome();
   std::string text;
   if (outcome.kind != Kind::kWritten) {
@@ -229,16 +223,15 @@ std::vector<bool> CheckpointWriter::find_sees(const Group& group, c10::Device de
   });
   problem = common_problem(*group, device, problem);
   if (!problem.empty()) throw CheckpointFileError(problem);
-  std::vector<int64_t> sees(ranks, 1);
+  bool has = false;
   run_patiently(*group, device, [&] {
     const auto content = os::ReadFile(probe);
-    const bool has = content.ok() && *content == save;
-    sees[static_cast<size_t>(group->getRank())] = has ? 1 : 0;
+    has = content.ok() && *content == save;
     if (leads && !has) problem = "cannot read what was just written: " + probe;
   });
   problem = common_problem(*group, device, problem);
   if (!problem.empty()) throw CheckpointFileError(problem);
-  sees = least(*group, device, sees);
+  const std::vector<int64_t> sees = number_by_rank(*group, device, has ? 1 : 0);
   run_patiently(*group, device, [&] {
     if (leads) ::unlink(probe.c_str());
   });

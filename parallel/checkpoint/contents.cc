@@ -82,7 +82,9 @@ std::vector<int64_t> Part::global_shape() const {
   return cut == nullptr ? tensor.sizes().vec() : cut->own().shape;
 }
 
-at::Tensor Part::local() const { return is_sharded(tensor) ? local_of(tensor) : tensor.detach(); }
+at::Tensor local_part(const at::Tensor& tensor) {
+  return is_sharded(tensor) ? local_of(tensor) : tensor.detach();
+}
 
 TensorInfo Part::info() const { return stored_info(tensor.scalar_type(), global_shape()); }
 

@@ -47,6 +47,9 @@ using CutPtr = std::shared_ptr<const Cut>;
 // How ranks hold the states of a parameter of so many elements.
 CutPtr cut_of_slices(const ParameterStates::Slices& slices, int64_t elements);
 
+// This rank's elements, in the same memory: a plain tensor without a history.
+at::Tensor local_part(const at::Tensor& tensor);
+
 // A tensor of the training, and how this rank holds it.
 struct Part {
   std::string name;
@@ -56,8 +59,7 @@ struct Part {
   bool is_parameter = false;
 
   std::vector<int64_t> global_shape() const;
-  // This rank's elements, in the same memory: a plain tensor.
-  at::Tensor local() const;
+  at::Tensor local() const { return local_part(tensor); }
   // What it is in a file.
   TensorInfo info() const;
   // This rank's elements of a tensor of the global shape: a view.

@@ -7,19 +7,15 @@
 #include <vector>
 
 #include "parallel/base/digest.h"
-#include "parallel/base/sharded_key.h"
 #include "parallel/checkpoint/agreement.h"
 #include "parallel/checkpoint/raised_by.h"
 #include "parallel/nn/optimizer_state.h"
-#include "parallel/shard/tensor/shard_tensor_impl.h"
 
 namespace meshrun::detail {
 namespace {
 
 using at::Tensor;
 using nlohmann::json;
-
-Tensor plain(const Tensor& tensor) { return is_sharded(tensor) ? local_of(tensor) : tensor; }
 
 FileTensor file_tensor(const Part& part) {
   return {part.info(), StoredValues(part.local()), part.cut, !part.is_parameter};
@@ -39,7 +35,7 @@ void add_states(std::map<std::string, FileTensor>& file, const Part& part,
   }
   for (const auto& [moment, tensor] : state.moments) {
     file[moment_key(moment, part.name)] = {stored_info(tensor.scalar_type(), part.global_shape()),
-                                           StoredValues(plain(tensor)), cut};
+                                           StoredValues(local_part(tensor)), cut};
   }
   if (state.step) {
     const Tensor step = at::scalar_tensor(*state.step, at::kLong);

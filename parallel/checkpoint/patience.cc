@@ -17,12 +17,19 @@ constexpr milliseconds kLongest(100);
 
 void await_all(c10d::ProcessGroup& group, c10::Device device,
                const std::function<bool(milliseconds most)>& is_done) {
-  milliseconds wait = kFirst;
-  while (true) {
-    const bool done = is_done(wait);
-    if (group.getSize() == 1 && done) return;
-    if (group.getSize() > 1 && least(group, device, {done ? 1 : 0})[0] == 1) return;
-    wait = std::min(kLongest, 2 * wait);
+  meet_until_done(
+      group, device, [&](milliseconds most) { return std::vector<int64_t>{is_done(most) ? 1 : 0}; },
+      [](const std::vector<int64_t>&) {});
+}
+
+void meet_until_done(c10d::ProcessGroup& group, c10::Device device,
+                     const std::function<std::vector<int64_t>(milliseconds)>& report,
+                     const std::function<void(const std::vector<int64_t>& least)>& hear) {
+  for (milliseconds wait = kFirst;; wait = std::min(kLongest, 2 * wait)) {
+    const std::vector<int64_t> own = report(wait);
+    const std::vector<int64_t> all = group.getSize() == 1 ? own : least(group, device, own);
+    if (all[0] == 1) return;
+    hear(all);
   }
 }
 

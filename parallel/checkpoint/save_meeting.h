@@ -1,5 +1,5 @@
-// What the ranks of one save tell each other while a disk works: through the group's store, since a
-// slow disk is no reason for a collective to time out, and since a save goes on in the background.
+// What the ranks of one save tell each other while a disk works. They use the group's store: no
+// collective times out for a slow disk, and threads in the background can meet.
 //
 // A save has stages. A stage ends for all ranks at once, with one text: empty, or the problem for
 // which the save is given up.

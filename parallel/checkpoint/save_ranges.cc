@@ -54,10 +54,7 @@ struct GroupView {
 
 // Collective over `group`.
 GroupView view_of(const GroupArgument::Handle& group, const SavePlace& place) {
-  constexpr int64_t kNone = std::numeric_limits<int64_t>::max();
-  std::vector<int64_t> ranks(static_cast<size_t>(group->getSize()), kNone);
-  ranks[static_cast<size_t>(group->getRank())] = place.rank;
-  ranks = least(*group, place.device, ranks);
+  const std::vector<int64_t> ranks = number_by_rank(*group, place.device, place.rank);
   GroupView view{group, std::ranges::find(ranks, 0) != ranks.end(), {}};
   for (const int64_t rank : ranks) {
     view.sees.push_back(place.sees.at(static_cast<size_t>(rank)));

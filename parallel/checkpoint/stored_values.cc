@@ -1,10 +1,6 @@
 #include "parallel/checkpoint/stored_values.h"
 
 #include <ATen/core/grad_mode.h>
-#include <ATen/ops/empty.h>
-#include <ATen/ops/empty_like.h>
-#include <ATen/ops/from_blob.h>
-#include <ATen/ops/view_as_real.h>
 
 #include <algorithm>
 #include <cstring>
@@ -15,6 +11,7 @@
 #include <vector>
 
 #include "core/checkpoint/xxh3.h"
+#include "parallel/comm/interface/carried.h"
 
 namespace meshrun {
 namespace {
@@ -53,26 +50,6 @@ const char* dtype_name(at::ScalarType type) {
   const auto* const found = std::ranges::find(kDtypes, type, &Dtype::type);
   TORCH_CHECK_TYPE(found != std::end(kDtypes), "the safetensors format has no ", type);
   return found->name;
-}
-
-// The same memory in a dtype that every copy of LibTorch knows.
-Tensor movable(const Tensor& tensor) {
-  switch (tensor.scalar_type()) {
-    case at::kUInt16:
-      return tensor.view(at::kShort);
-    case at::kUInt32:
-      return tensor.view(at::kInt);
-    case at::kUInt64:
-      return tensor.view(at::kLong);
-    case at::kFloat8_e4m3fn:
-    case at::kFloat8_e5m2:
-    case at::kFloat8_e8m0fnu:
-      return tensor.view(at::kByte);
-    case at::kComplexDouble:
-      return at::view_as_real(tensor);
-    default:
-      return tensor;
-  }
 }
 
 bool is_plain(const Tensor& tensor) { return tensor.is_cpu() && tensor.is_contiguous(); }
@@ -123,8 +100,7 @@ at::ScalarType dtype_of(const TensorInfo& info) {
 StoredValues::StoredValues(const Tensor& tensor) {
   const at::NoGradGuard no_grad;
   dtype_name(tensor.scalar_type() == at::kComplexDouble ? at::kDouble : tensor.scalar_type());
-  is_copy_ = tensor.is_conj() || tensor.is_neg();
-  values_ = movable(tensor.detach().resolve_conj().resolve_neg());
+  values_ = carried(tensor.detach().resolve_conj().resolve_neg());
   bytes_ = values_.nbytes();
 }
 

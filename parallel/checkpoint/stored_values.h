@@ -36,13 +36,12 @@ class StoredValues {
   // In a dtype that has as many bytes.
   const at::Tensor& values() const { return values_; }
   uint64_t size() const { return bytes_; }
-  bool is_copy() const { return is_copy_; }
   // All of them, where they lie in the CPU's memory in this order; else null.
   const char* memory() const;
   char* mutable_memory() const;
   // Copies the bytes from `from` on. Needs memory for a few MiB at most.
   void read(uint64_t from, std::span<char> to) const;
-  // The reverse. Requires !is_copy().
+  // The reverse. Not for a conjugate or negative view, whose values are a copy.
   void write(uint64_t from, std::string_view bytes) const;
   // A number that differs, almost surely, where two ranks have other values. It is the hash of all
   // bytes of a small tensor, and of one cache line of each page of a large one, which costs a
@@ -52,7 +51,6 @@ class StoredValues {
  private:
   at::Tensor values_;
   uint64_t bytes_ = 0;
-  bool is_copy_ = false;
 };
 
 }  // namespace meshrun

@@ -10,7 +10,6 @@
 
 #include "parallel/base/sharded_key.h"
 #include "parallel/checkpoint/file_tensors.h"
-#include "parallel/shard/tensor/shard_tensor_impl.h"
 
 namespace meshrun::detail {
 namespace {
@@ -124,7 +123,7 @@ Targets::Targets(const Parts& parts, torch::optim::Optimizer& optimizer,
       if (!own.defined() && slices) own = at::empty(cut->own().size, part.tensor.options());
       if (!own.defined()) own = at::empty_like(part.tensor.detach(), at::MemoryFormat::Preserve);
       state.state.moments[moment] = own;
-      add(kOptimizer, key, is_sharded(own) ? local_of(own) : own, cut);
+      add(kOptimizer, key, local_part(own), cut);
     }
     const std::string key = moment_key(kStepName, part.name);
     if (!outlines[kOptimizer].contains(key)) continue;
