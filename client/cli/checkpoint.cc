@@ -4,12 +4,12 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 #include <cstring>
 #include <memory>
 #include <thread>
 
+#include "absl/strings/charconv.h"
 #include "client/checkpoint/comparison.h"
 #include "client/checkpoint/conversion.h"
 #include "client/checkpoint/listing.h"
@@ -137,7 +137,7 @@ int Convert(const CheckpointFlags& flags) {
 absl::StatusOr<double> ParseTolerance(const char* flag, const std::string& text) {
   if (text.empty()) return 0.0;
   double value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  const auto [end, error] = absl::from_chars(text.data(), text.data() + text.size(), value);
   if (error == std::errc{} && end == text.data() + text.size() && std::isfinite(value) &&
       value >= 0) {
     return value;
