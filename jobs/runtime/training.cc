@@ -76,6 +76,7 @@ Training::Training(ElasticContext& elastic, const TrainingOptions& options,
   state_.keep(
       "last loss", [this] { return text_of(result_.loss); },
       [this](const std::string& text) { result_.loss = loss_in(text); });
+  state_.snapshot_every(options.snapshot_every);
   const auto before = state_.restore();
   is_from_memory_ = before.has_value();
   if (before) {

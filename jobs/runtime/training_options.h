@@ -34,6 +34,7 @@ struct TrainingOptions {
   double checkpoint_timeout = 0;       // seconds; 0: no limit
   std::string on_commit;
   bool resume = false;
+  int64_t snapshot_every = 0;  // steps; 0: no snapshots in memory
   // Empty: not written.
   std::string report;
   std::string png;

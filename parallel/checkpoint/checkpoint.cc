@@ -69,19 +69,6 @@ void raise(Outcome outcome, const std::string& problem) {
   if (outcome == Outcome::kFile) throw CheckpointFileError(problem);
 }
 
-// Sets the states that were saved.
-void load_generators(c10::Device device, const Manifest& manifest,
-                     const c10d::ProcessGroup& group) {
-  const auto& by_rank = manifest.random_generators_by_rank;
-  if (by_rank.empty()) {
-    detail::set_generator_states(device, manifest.random_generators);
-  } else if (by_rank.size() == static_cast<size_t>(group.getSize())) {
-    detail::set_generator_states(device, by_rank[static_cast<size_t>(group.getRank())]);
-  } else {
-    detail::derive_generators(device, manifest.random_generators, group.getRank());
-  }
-}
-
 // Collective: what one rank has met is raised on all.
 void raise_together(c10d::ProcessGroup& group, c10::Device device, const Result& own) {
   const char kind = static_cast<char>('0' + static_cast<int>(own.outcome));
@@ -235,7 +222,7 @@ std::optional<TrainingProgress> CheckpointDirectory::load(torch::nn::Module& mod
     throw CheckpointFileError(error.what());
   }
   detail::note_sequence(path_, manifest.sequence);
-  load_generators(device, manifest, *group);
+  detail::set_saved_generators(device, manifest, *group);
   return TrainingProgress{manifest.step, manifest.sampler};
 }
 

@@ -16,12 +16,11 @@
 #include "parallel/checkpoint/background_saves.h"
 #include "parallel/checkpoint/commit.h"
 #include "parallel/checkpoint/file_tensors.h"
-#include "parallel/checkpoint/kept_agreement.h"
 #include "parallel/checkpoint/patience.h"
 #include "parallel/checkpoint/raised_by.h"
-#include "parallel/checkpoint/random_streams.h"
+#include "parallel/checkpoint/saved_state.h"
 #include "parallel/checkpoint/seen_sequences.h"
-#include "parallel/nn/optimizer_state.h"
+#include "parallel/checkpoint/together.h"
 
 namespace meshrun::detail {
 namespace {
@@ -66,16 +65,6 @@ std::string random_number() {
   return fmt::format("{:08x}{:08x}", device(), device());
 }
 
-// Collective, where ranks save other values, or a rank has none to save. `unsaved`: why this one
-// has none.
-[[noreturn]] void refuse(c10d::ProcessGroup& group, c10::Device device, const std::string& unsaved,
-                         const Digests& own) {
-  const std::string problem = common_problem(group, device, unsaved);
-  if (!problem.empty()) throw CheckpointFileError(problem);
-  C10_THROW_ERROR(ValueError, difference_between_ranks(group, device, &own) +
-                                  "; rank 0's values are saved, so all ranks must have the same");
-}
-
 // The files' headers; those of one rank are those of all.
 ByFile<SafetensorsHeader> lay_out(const std::string& path, const FileTensors& tensors) {
   ByFile<SafetensorsHeader> headers;
@@ -87,53 +76,6 @@ ByFile<SafetensorsHeader> lay_out(const std::string& path, const FileTensors& te
     headers[file] = *std::move(header);
   }
   return headers;
-}
-
-// Collective. Complete except for what the ranks of a save agree on later. Agrees on `tensors`.
-Manifest describe(c10d::ProcessGroup& group, c10::Device device,
-                  const torch::optim::Optimizer& optimizer, const TrainingProgress& progress,
-                  const KeptValues& kept, FileTensors& tensors) {
-  Manifest manifest;
-  manifest.optimizer = optimizer_kind(optimizer);
-  manifest.step = progress.step;
-  manifest.sampler = progress.sampler;
-  manifest.optimizer_options = group_options(optimizer);
-  manifest.random_generators = generator_states(device);
-  const auto now = std::chrono::system_clock::now().time_since_epoch();
-  manifest.written = std::chrono::duration_cast<std::chrono::seconds>(now).count();
-  // On every rank, since all must keep the same.
-  std::string unsaved = raised_by([&] { manifest.kept_values = kept.saved(); });
-  if (!unsaved.empty()) unsaved = "the save function of a kept value raised: " + unsaved;
-  Digests alike = digests_of_kept(manifest.kept_values);
-  alike["the number of steps"] = static_cast<uint64_t>(progress.step);
-  if (!unsaved.empty()) alike[unsaved] = 0;
-  const std::vector<bool> equal = are_equal(group, device,
-                                            {digest_of_states(manifest.random_generators),
-                                             digest_of_all(alike), digest_of_outline(tensors)});
-  // Where all are equal, all ranks have the same problem, or none.
-  if (!equal[1] || !unsaved.empty()) refuse(group, device, unsaved, alike);
-  if (!equal[0]) {
-    manifest.random_generators_by_rank = gather_states(group, device, manifest.random_generators);
-  }
-  agree_on(tensors, equal[2], group, device);
-  return manifest;
-}
-
-// Collective. What `work` raises on a rank is raised on all: c10::TypeError on that rank as it is,
-// CheckpointFileError on the others.
-void together(c10d::ProcessGroup& group, c10::Device device, const std::function<void()>& work) {
-  std::exception_ptr own;
-  const std::string raised = raised_by([&] {
-    try {
-      work();
-    } catch (...) {
-      own = std::current_exception();
-      throw;
-    }
-  });
-  const std::string problem = group.getSize() == 1 ? raised : common_problem(group, device, raised);
-  if (own) std::rethrow_exception(own);
-  if (!problem.empty()) throw CheckpointFileError(problem);
 }
 
 }  // namespace
@@ -247,9 +189,7 @@ void CheckpointWriter::save(const torch::nn::Module& module, torch::optim::Optim
   const Group group = options_.group.get();
   const Parts parts(module, kept);
   const c10::Device device = parts.device();
-  FileTensors tensors;
-  together(*group, device, [&] { tensors = collect(parts, optimizer); });
-  Manifest manifest = describe(*group, device, optimizer, progress, kept, tensors);
+  auto [manifest, tensors] = saved_state(*group, parts, optimizer, progress, kept);
   manifest.identity = options_.identity;
   // The greatest of the ranks'.
   manifest.sequence = 1 - least(*group, device, {-seen_sequence(path_)})[0];
@@ -293,7 +233,7 @@ void CheckpointWriter::save(const torch::nn::Module& module, torch::optim::Optim
         {kFileNames[file], EncodeSafetensorsHeader(headers[file]), headers[file].file_bytes});
   }
   std::shared_ptr<BackgroundSave> save;
-  together(*group, device, [&] {
+  do_together(*group, device, [&] {
     save = std::make_shared<BackgroundSave>(std::move(task), [&](std::function<bool()> is_stopped) {
       SaveMeeting meeting(group->getSize() == 1 ? nullptr : group->getStore()->clone(), number,
                           group->getSize(), std::move(is_stopped));

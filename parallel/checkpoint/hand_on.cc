@@ -9,9 +9,9 @@
 #include <vector>
 
 #include "parallel/checkpoint/agreement.h"
-#include "parallel/checkpoint/patience.h"
 #include "parallel/checkpoint/raised_by.h"
 #include "parallel/checkpoint/status_errors.h"
+#include "parallel/checkpoint/together.h"
 #include "parallel/nn/optimizer_state.h"
 
 namespace meshrun::detail {
@@ -207,21 +207,11 @@ void broadcast_targets(const GroupArgument::Handle& group, int root, c10::Device
   uint64_t read_from = 0, from = 0;
   for (uint64_t begin = 0; begin < total; begin += kMessageBytes) {
     const uint64_t size = std::min(kMessageBytes, total - begin);
-    std::string problem;
-    run_patiently(*group, device, [&] {
+    read_together(*group, device, [&] {
       if (group->getRank() != root) return;
-      try {
-        visit(read_index, read_from, size,
-              [&](const Target& target, uint64_t at, std::span<char> to) { read(target, at, to); });
-      } catch (const DamagedCheckpoint& error) {
-        problem = std::string("d") + error.what();
-      } catch (const std::exception& error) {
-        problem = std::string("f") + error.what();
-      }
+      visit(read_index, read_from, size,
+            [&](const Target& target, uint64_t at, std::span<char> to) { read(target, at, to); });
     });
-    problem = common_problem(*group, device, problem);
-    if (!problem.empty() && problem[0] == 'd') throw DamagedCheckpoint(problem.substr(1));
-    if (!problem.empty()) throw std::runtime_error(problem.substr(1));
     if (group->getSize() > 1) {
       std::vector<Tensor> sent = {message.narrow(0, 0, static_cast<int64_t>(size)).to(device)};
       c10d::BroadcastOptions options;

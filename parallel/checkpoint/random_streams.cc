@@ -85,6 +85,18 @@ void seed_generators(c10::Device device, uint64_t own, uint64_t agreed) {
   set_random_state({agreed, 0});
 }
 
+void set_saved_generators(c10::Device device, const Manifest& manifest,
+                          const c10d::ProcessGroup& group) {
+  const auto& by_rank = manifest.random_generators_by_rank;
+  if (by_rank.empty()) {
+    set_generator_states(device, manifest.random_generators);
+  } else if (by_rank.size() == static_cast<size_t>(group.getSize())) {
+    set_generator_states(device, by_rank[static_cast<size_t>(group.getRank())]);
+  } else {
+    derive_generators(device, manifest.random_generators, group.getRank());
+  }
+}
+
 int64_t digest_of_states(const GeneratorStates& states) {
   Digest digest;
   for (const auto& [name, state] : states) {

@@ -16,6 +16,8 @@
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 #include <vector>
 
+#include "core/checkpoint/manifest.h"
+
 namespace torch::nn {
 class Module;
 }
@@ -39,6 +41,11 @@ void derive_generators(c10::Device device, const GeneratorStates& states, int64_
 // As torch::manual_seed(own), on the CPU and on `device`. Random operations on sharded tensors get
 // the seed `agreed`, and their counter is 0.
 void seed_generators(c10::Device device, uint64_t own, uint64_t agreed);
+
+// Sets the states that a checkpoint or a snapshot has: those of this rank where the world has as
+// many ranks as that one, or where all were equal, else a stream of its own.
+void set_saved_generators(c10::Device device, const Manifest& manifest,
+                          const c10d::ProcessGroup& group);
 
 int64_t digest_of_states(const GeneratorStates& states);
 

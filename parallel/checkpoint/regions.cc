@@ -11,13 +11,33 @@ namespace {
 
 BoxRuns runs_of(const Region& region) { return {region.shape, region.begin, region.size}; }
 
-// Elements of the region before the element `element` of the tensor.
 int64_t count_before(const BoxRuns& runs, int64_t element) {
   const auto length = static_cast<int64_t>(runs.length());
   const uint64_t index = runs.FirstEndingAfter(static_cast<uint64_t>(element));
   const int64_t whole = static_cast<int64_t>(index) * length;
   if (index == runs.count()) return whole;
   return whole + std::max<int64_t>(0, element - static_cast<int64_t>(runs.Place(index)));
+}
+
+// Regions of one shape.
+bool overlap(const Region& one, const Region& other) {
+  for (size_t d = 0; d < one.shape.size(); ++d) {
+    const int64_t begin = std::max(one.begin[d], other.begin[d]);
+    const int64_t end = std::min(one.begin[d] + one.size[d], other.begin[d] + other.size[d]);
+    if (begin >= end) return false;
+  }
+  return true;
+}
+
+// Each element is in one region at most.
+bool are_apart(const std::vector<Region>& regions) {
+  for (auto one = regions.begin(); one != regions.end(); ++one) {
+    if (std::any_of(std::next(one), regions.end(),
+                    [&](const Region& other) { return overlap(*one, other); })) {
+      return false;
+    }
+  }
+  return true;
 }
 
 }  // namespace
@@ -49,6 +69,39 @@ void visit_runs(const Region& region, int64_t first, int64_t last,
     const int64_t end = std::min(place + length, last);
     visit({begin, static_cast<int64_t>(i) * length + (begin - place), end - begin});
   }
+}
+
+void visit_common_runs(const Region& one, const Region& other, int64_t first, int64_t last,
+                       const std::function<void(const CommonRun&)>& visit) {
+  visit_runs(one, first, last, [&](const RegionRun& run) {
+    visit_runs(other, run.in_tensor, run.in_tensor + run.count, [&](const RegionRun& common) {
+      visit({common.in_tensor, run.in_region + (common.in_tensor - run.in_tensor), common.in_region,
+             common.count});
+    });
+  });
+}
+
+bool cover_tensor(std::vector<Region> regions) {
+  if (regions.empty()) return false;
+  const Region whole = Region::whole(regions.front().shape);
+  if (std::ranges::find_if(regions, [](const Region& each) {
+        return each.elements() == Region::whole(each.shape).elements();
+      }) != regions.end()) {
+    return true;
+  }
+  std::vector<Region> distinct;
+  int64_t elements = 0;
+  for (Region& region : regions) {
+    if (region.shape != whole.shape) return false;
+    if (region.elements() == 0 || std::ranges::find(distinct, region) != distinct.end()) continue;
+    elements += region.elements();
+    distinct.push_back(std::move(region));
+  }
+  return elements == whole.elements() && are_apart(distinct);
+}
+
+int64_t count_before(const Region& region, int64_t element) {
+  return count_before(runs_of(region), element);
 }
 
 int64_t count_within(const Region& region, int64_t first, int64_t last) {

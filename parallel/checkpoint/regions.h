@@ -35,6 +35,27 @@ int64_t run_count(const Region& region);
 void visit_runs(const Region& region, int64_t first, int64_t last,
                 const std::function<void(const RegionRun&)>& visit);
 
+// Elements that two regions of a tensor have in common, and that follow one another in both.
+struct CommonRun {
+  int64_t in_tensor = 0;
+  int64_t in_first = 0;
+  int64_t in_second = 0;
+  int64_t count = 0;
+};
+
+// Calls `visit` with what two regions have in common, in order, cut to the tensor's elements
+// [first, last). The tensor may have one shape in one region and another in the other.
+void visit_common_runs(const Region& one, const Region& other, int64_t first, int64_t last,
+                       const std::function<void(const CommonRun&)>& visit);
+
+// Whether each element of the tensor is in exactly one of the regions, which have one shape, or all
+// are in one of them. Regions that are equal count once.
+bool cover_tensor(std::vector<Region> regions);
+
+// Elements of the region before the element `element` of the tensor: where it is, or would be, in
+// the region's own memory.
+int64_t count_before(const Region& region, int64_t element);
+
 // Elements of the region among the elements [first, last) of the tensor. Takes the time of some
 // divisions, not that of the runs.
 int64_t count_within(const Region& region, int64_t first, int64_t last);

@@ -60,15 +60,16 @@ void Target::visit_needed(const std::function<void(uint64_t begin, uint64_t end)
   });
 }
 
+void Target::take_own(uint64_t from, std::string_view bytes) {
+  if (memory_ != nullptr) {
+    std::memcpy(memory_ + from, bytes.data(), bytes.size());
+  } else {
+    bytes_.write(from, bytes);
+  }
+}
+
 void Target::take(uint64_t from, std::string_view bytes) {
-  const auto put = [&](uint64_t place, std::string_view part) {
-    if (memory_ != nullptr) {
-      std::memcpy(memory_ + place, part.data(), part.size());
-    } else {
-      bytes_.write(place, part);
-    }
-  };
-  if (cut_ == nullptr) return put(from, bytes);
+  if (cut_ == nullptr) return take_own(from, bytes);
   // Borders of chunks may lie within an element.
   const auto first = static_cast<int64_t>(from / element_);
   const auto last = static_cast<int64_t>((from + bytes.size() + element_ - 1) / element_);
@@ -78,8 +79,8 @@ void Target::take(uint64_t from, std::string_view bytes) {
     const uint64_t begin = std::max(run_begin, from);
     const uint64_t end = std::min(run_end, from + bytes.size());
     if (begin >= end) return;
-    put(static_cast<uint64_t>(run.in_region) * element_ + (begin - run_begin),
-        bytes.substr(begin - from, end - begin));
+    take_own(static_cast<uint64_t>(run.in_region) * element_ + (begin - run_begin),
+             bytes.substr(begin - from, end - begin));
   });
 }
 

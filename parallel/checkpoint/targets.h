@@ -30,14 +30,16 @@ class Target {
   // Calls visit(begin, end) with the ranges of the whole tensor's bytes that this rank needs, in
   // order.
   void visit_needed(const std::function<void(uint64_t begin, uint64_t end)>& visit) const;
+  // The elements that it needs, of the stored form.
+  Region region() const;
   // Takes the bytes of the whole tensor from `from` on; what this rank does not need is left out.
   void take(uint64_t from, std::string_view bytes);
+  // Takes bytes of region() alone, from `from` on.
+  void take_own(uint64_t from, std::string_view bytes);
   // After all bytes were taken.
   void finish();
 
  private:
-  Region region() const;
-
   FileKind kind_;
   std::string name_;
   TensorInfo info_;

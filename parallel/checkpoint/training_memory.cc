@@ -62,17 +62,20 @@ Remembered remembered(const TrainingMemory& memory, const torch::optim::Optimize
   return result;
 }
 
-// Digest of all tensors that a memory keeps.
+// Digest of all tensors that a memory keeps and that every rank has all of.
 int64_t digest_of_state(const detail::Parts& parts, torch::optim::Optimizer& optimizer) {
   Digest digest;
   for (const detail::Part& part : parts.list) {
+    if (part.cut != nullptr) continue;
     digest.add(digest_of_bits(part.tensor));
     if (!part.is_parameter) continue;
     const ParameterState state = parameter_state(optimizer, part.tensor);
     digest.add(state.step.value_or(-1));
     for (const auto& [moment, tensor] : state.moments) digest.add(digest_of_bits(tensor));
   }
-  for (const detail::Part& part : parts.kept) digest.add(digest_of_bits(part.tensor));
+  for (const detail::Part& part : parts.kept) {
+    if (part.cut == nullptr) digest.add(digest_of_bits(part.tensor));
+  }
   return static_cast<int64_t>(digest.value());
 }
 

@@ -17,6 +17,7 @@
 #include "parallel/base/errors.h"
 #include "parallel/checkpoint/checkpoint.h"
 #include "parallel/comm/interface/call_scope.h"
+#include "parallel/elastic/elastic_state.h"
 #include "parallel/manager/distributed_manager.h"
 #include "third_party/libtorch/shims.h"
 
@@ -100,7 +101,10 @@ std::string generation_of(const agent::Agent& agent) {
 
 }  // namespace
 
-ElasticContext::ElasticContext(ElasticOptions options) : options_(std::move(options)) { listen(); }
+ElasticContext::ElasticContext(ElasticOptions options)
+    : options_(std::move(options)), snapshots_(std::make_unique<PieceSnapshots>()) {
+  listen();
+}
 ElasticContext::~ElasticContext() = default;
 
 void ElasticContext::listen() {
@@ -136,6 +140,7 @@ void ElasticContext::run(const std::function<void()>& body) {
   check_unfinished();
   std::optional<Running> running(std::in_place);
   memory_.reset();
+  snapshots_ = std::make_unique<PieceSnapshots>();
   ended_after_.reset();
   while (true) {
     std::exception_ptr failure;
@@ -231,6 +236,7 @@ bool ElasticContext::another_has_finished(agent::Agent& agent) const {
 void ElasticContext::stand_still(IntArgument step) {
   agent::Agent* const agent = DistributedManager::get().agent();
   TORCH_CHECK(agent != nullptr, "stand_still() outside meshrun: nobody brings another generation");
+  if (state_ != nullptr) state_->take_snapshot_if_due(/*at_once=*/true);
   const absl::Status said = agent->ReportQuiesced(step, kSay);
   // The coordinator then stops the ranks when its deadline is over.
   if (!said.ok()) say("cannot say that this rank stands still: " + said.ToString());

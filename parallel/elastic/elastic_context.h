@@ -25,8 +25,8 @@
 // follows.
 //
 // Ranks continue in process only in meshrun, on ucx, and if the model and the optimizer are whole
-// on each rank (ElasticState tells the coordinator so). All others behave as without this: the
-// job's ranks are started anew, and read a checkpoint.
+// on each rank or have snapshots (ElasticState::snapshot_every; it tells the coordinator so). All
+// others behave as without this: the job's ranks are started anew, and read a checkpoint.
 //
 // In meshrun run() ends with a barrier of all ranks, and each then reports to the coordinator that
 // the work is finished. From the first such report on, no end of a rank or of a host starts the job
@@ -53,6 +53,7 @@
 
 #include "c10/util/Exception.h"
 #include "parallel/base/arguments.h"
+#include "parallel/checkpoint/piece_snapshots.h"
 #include "parallel/checkpoint/training_memory.h"
 
 namespace meshrun {
@@ -60,6 +61,7 @@ namespace meshrun {
 namespace agent {
 class Agent;
 }
+class ElasticState;
 
 // The coordinator has stopped the job while this rank was waiting for its next generation.
 class ElasticStoppedError : public c10::Error {
@@ -105,7 +107,7 @@ class ElasticContext {
   // It also wants a checkpoint first.
   bool is_save_wanted() const { return signs_->save; }
   // Leaves the world after `step` steps, for the next one: does not return. All ranks call it after
-  // the same step.
+  // the same step. A state in pieces that has snapshots gets one before.
   [[noreturn]] void stand_still(IntArgument step);
 
  private:
@@ -137,8 +139,8 @@ class ElasticContext {
   const ElasticOptions options_;
   const std::shared_ptr<Signs> signs_ = std::make_shared<Signs>();
   bool is_announced_ = false;
-  // An ElasticState is alive.
-  bool has_state_ = false;
+  // The one that is alive.
+  ElasticState* state_ = nullptr;
   // The steps of the ElasticState of this world that has ended.
   std::optional<int64_t> ended_after_;
   std::vector<std::function<void()>> at_end_;
@@ -148,6 +150,8 @@ class ElasticContext {
   std::optional<TrainingMemory> memory_;
   // Reason why there is no memory, which the next restore() prints.
   std::string refusal_;
+  // Copies of a state in pieces.
+  std::unique_ptr<PieceSnapshots> snapshots_;
 };
 
 }  // namespace meshrun

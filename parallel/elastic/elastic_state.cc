@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "agent/agent.h"
+#include "core/text.h"
 #include "fmt/format.h"
 #include "fmt/ranges.h"
 #include "parallel/base/digest.h"
@@ -53,7 +54,7 @@ ElasticState::ElasticState(ElasticContext& context, torch::nn::Module& module,
       world_size_(DistributedManager::get().world_size()),
       recorder_(module, optimizer, kept_) {
   if (is_whole_) check_parameters_of(optimizer, module);
-  TORCH_CHECK(!context_.has_state_,
+  TORCH_CHECK(context_.state_ == nullptr,
               "a context has one ElasticState at a time, and another one is alive: put all modules "
               "into one, or keep() what is beside it");
   TORCH_CHECK(!context_.ended_after_,
@@ -61,12 +62,12 @@ ElasticState::ElasticState(ElasticContext& context, torch::nn::Module& module,
               context_.ended_after_.value_or(0),
               " steps: ranks that go on could not tell whose memory they have. Take all phases of "
               "the training in one loop over one state");
-  context_.has_state_ = true;
+  context_.state_ = this;
   if (is_whole_) context_.announce();
 }
 
 ElasticState::~ElasticState() {
-  context_.has_state_ = false;
+  context_.state_ = nullptr;
   if (steps_ < 0) return;
   context_.ended_after_ = steps_;
   if (!is_whole_) return;
@@ -137,23 +138,69 @@ std::optional<int64_t> ElasticState::restore() {
   }
   // The lowest rank wins among ranks that have done equally many steps.
   const int64_t ranks = manager.world_size();
-  const bool has = is_whole_ && context_.memory_.has_value();
+  const bool has = context_.memory_.has_value();
   const int64_t best =
       greatest({has ? (context_.memory_->step + 1) * ranks - 1 - manager.rank() : -1})[0];
-  if (best < 0) return std::nullopt;
+  if (best < 0) return restore_snapshot();
   const int64_t step = best / ranks;
   const int root = static_cast<int>(ranks - 1 - best % ranks);
   const std::string own = has ? std::to_string(context_.memory_->step) : "none";
   kept_.list_moments();
   spread_memory(context_.memory_, root, module_, optimizer_, manager.world(), kept_);
   context_.memory_.reset();
+  // They are older.
+  context_.snapshots_ = std::make_unique<PieceSnapshots>();
   commit(step);
-  restored_ = recorder_.digest();
-  place_ = "generation " + std::to_string(manager.agent()->assignment().generation) + ", rank " +
-           std::to_string(manager.rank()) + " of " + std::to_string(ranks);
-  context_.say(place_ + ": goes on after step " + std::to_string(step) +
-               ", as in the memory of rank " + std::to_string(root) + "; had done " + own);
+  if (is_whole_) restored_ = recorder_.digest();
+  say_restored(step, "the memory of rank " + std::to_string(root) + "; had done " + own);
   return step;
+}
+
+std::optional<int64_t> ElasticState::restore_snapshot() {
+  const auto [step, problem] =
+      context_.snapshots_->restore(DistributedManager::get().world(), module_, optimizer_, kept_);
+  if (!problem.empty() && rank_ == 0) context_.say(problem);
+  if (!step) return std::nullopt;
+  commit(*step);
+  if (is_whole_) restored_ = recorder_.digest();
+  say_restored(*step, "the snapshots of all ranks");
+  return step;
+}
+
+void ElasticState::say_restored(int64_t step, const std::string& source) {
+  place_ =
+      fmt::format("generation {}, rank {} of {}",
+                  DistributedManager::get().agent()->assignment().generation, rank_, world_size_);
+  context_.say(fmt::format("{}: goes on after step {}, as in {}", place_, step, source));
+}
+
+void ElasticState::snapshot_every(IntArgument steps) {
+  TORCH_CHECK_VALUE(steps >= 0, "ElasticState::snapshot_every: ", int64_t{steps},
+                    " steps lie between two snapshots; 0 is for none");
+  TORCH_CHECK(!was_restored_,
+              "ElasticState::snapshot_every() comes after restore(): call it before");
+  const DistributedManager& manager = DistributedManager::get();
+  if (is_whole_ || manager.agent() == nullptr || manager.backend() != "ucx") return;
+  check_parameters_of(optimizer_, module_);
+  snapshot_every_ = steps;
+  if (snapshot_every_ > 0) context_.announce();
+}
+
+void ElasticState::take_snapshot_if_due(bool at_once) {
+  if (snapshot_every_ == 0) return;
+  DistributedManager& manager = DistributedManager::get();
+  PieceSnapshots& snapshots = *context_.snapshots_;
+  const uint64_t generation = manager.agent()->assignment().generation;
+  const std::optional<int64_t> newest = snapshots.newest(generation);
+  if (newest == steps_ || (newest && !at_once && steps_ % snapshot_every_ != 0)) return;
+  snapshots.take({manager.world(), generation, manager.node_ranks()}, steps_, module_, optimizer_,
+                 kept_);
+  // Before the first step there are no moments.
+  if (steps_ == 0 || std::exchange(is_memory_told_, true)) return;
+  const int64_t most = greatest({static_cast<int64_t>(snapshots.bytes())})[0];
+  if (rank_ != 0) return;
+  context_.say(fmt::format("keeps snapshots every {} steps in memory: at most {} on a rank",
+                           snapshot_every_, FormatBytes(static_cast<uint64_t>(most))));
 }
 
 int64_t ElasticState::agree(int64_t own) {
@@ -266,6 +313,7 @@ void ElasticState::commit(int64_t steps, bool is_watched) {
   is_changing_ = false;
   is_updated_ = false;
   restored_.reset();
+  take_snapshot_if_due();
 }
 
 void ElasticState::seed_step(IntArgument step) const {

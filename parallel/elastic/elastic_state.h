@@ -66,7 +66,8 @@ namespace meshrun {
 class ElasticState {
  public:
   // Module and optimizer must outlive this. Says to the coordinator that this rank goes on in
-  // process, if it can: if each rank has all of the module and of the optimizer's moments.
+  // process, if it can: if each rank has all of the module and of the optimizer's moments. A state
+  // in pieces can with snapshot_every().
   ElasticState(ElasticContext& context, torch::nn::Module& module,
                torch::optim::Optimizer& optimizer);
   // Leaves the state in the context, for the next world.
@@ -104,7 +105,23 @@ class ElasticState {
   // The same for one step, in a loop of the program's own. Raises without seed_each_step().
   void seed_step(IntArgument step) const;
 
-  // Collective over the world: all ranks take the state of the one that has done most steps.
+  // For a state in pieces on several ranks (FNO over a group, ShardTensors, ZeRO), which no rank
+  // can hand on by itself: after every `steps` steps each rank copies its state, and another rank,
+  // on another host where there is one, gets a copy of its pieces. After a loss restore() takes all
+  // ranks back to the newest snapshot: at most `steps` steps are taken again, no file is read, and
+  // the survivors' processes stay. 0, as without a call: there are no snapshots. Two ranks that
+  // have each other's copies may be lost at once; restore() is then as in a new training.
+  //
+  // Costs twice the memory of a rank's own state and of another rank's pieces, which rank 0 prints;
+  // the time to copy that, and to send a rank's pieces to another one: training waits. commit() and
+  // the end of an update() are collective then. A state that is whole on each rank needs no
+  // snapshots, and outside meshrun and on another backend than ucx there is nobody to go on:
+  // nothing is done.
+  // All ranks call it alike, before restore(). Raises c10::ValueError for less than 0.
+  void snapshot_every(IntArgument steps);
+
+  // Collective over the world: all ranks take the state of the one that has done most steps, or the
+  // newest snapshot.
   // Returns that number; absent where no rank has a state: nothing is changed. What the program
   // sets afterwards (a learning rate) wins. Comes before the first step, else that raises. Raises
   // c10::ValueError on all ranks where one keeps other names, and where ranks that have done the
@@ -114,8 +131,8 @@ class ElasticState {
   // Calls `change`, which steps the optimizer and all that goes with it; when it returns, one more
   // step is done. A collective inside it raises CollectiveForbiddenError, on every rank, with or
   // without a launcher, if each rank has all of the module and of the optimizer's moments. If they
-  // lie in pieces on several ranks (FNO over a group, ShardTensors, ZeRO), nothing is handed on in
-  // memory, and nothing is forbidden. What `change` raises leaves, and the state counts
+  // lie in pieces on several ranks, snapshots alone are handed on in memory, and nothing is
+  // forbidden. What `change` raises leaves, and the state counts
   // as half-done until commit().
   // Raises where it is called twice in a step of steps(), or within itself, and where the state was
   // changed since the last update(). A loop of the program's own says commit(steps) before it
@@ -140,6 +157,8 @@ class ElasticState {
   ElasticSteps steps(IntArgument first, IntArgument last, IntArgument agree_every = 10);
 
  private:
+  friend class ElasticContext;  // stand_still() takes a snapshot
+
   // `is_watched`: see StateRecorder::record. What changes within update() alone need not be.
   void commit(int64_t steps, bool is_watched);
   void check_keep(const std::string& name) const;
@@ -149,6 +168,12 @@ class ElasticState {
   void check_restored() const;
   // Collective. Raises c10::ValueError on all ranks where one keeps other names.
   void check_names_alike() const;
+  // Collective. The newest snapshot that is whole, as restore() returns it.
+  std::optional<int64_t> restore_snapshot();
+  // Logs where the state of `step` comes from, and that the next step is to be logged.
+  void say_restored(int64_t step, const std::string& source);
+  // Collective, if it is time for a snapshot, or where `at_once`.
+  void take_snapshot_if_due(bool at_once = false);
   // Says that update() has changed parameters which no optimizer that is known here steps.
   void tell_of_other_optimizers();
   void begin_step(int64_t step, int64_t first, int64_t last);
@@ -184,6 +209,8 @@ class ElasticState {
   std::optional<int64_t> restored_;
   std::optional<uint64_t> seed_;
   std::optional<int64_t> stream_;
+  int64_t snapshot_every_ = 0;
+  bool is_memory_told_ = false;
   // Generation and rank, as logs name them; cleared once the first step after restore() is logged.
   std::string place_;
 };

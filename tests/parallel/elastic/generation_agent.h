@@ -1,6 +1,6 @@
 // A FakeAgent whose generations follow each other, as keys of a store that all ranks see say:
 //
-//   "lost/<g>"      the rank that generation g has lost
+//   "lost/<g>"      the ranks that generation g has lost
 //   "quiesce/<g>"   the ranks of generation g are to stand still
 //   "next/<g>"      the world size of generation g + 1, then each rank's of g rank there, or -1
 //   "failed/<g>"    generation g failed before any rank had finished: it takes no reports
@@ -53,7 +53,8 @@ class GenerationAgent : public FakeAgent {
       bool is_quiesced = false;
       while (!ending_) {
         if (!std::exchange(is_lost, is_lost || has("lost")) && is_lost) {
-          listener.on_lost(std::stoi(get("lost")), "its host was lost");
+          std::istringstream ranks(get("lost"));
+          for (int rank = 0; ranks >> rank;) listener.on_lost(rank, "its host was lost");
         }
         if (!std::exchange(is_quiesced, is_quiesced || has("quiesce")) && is_quiesced &&
             listener.on_quiesce) {
