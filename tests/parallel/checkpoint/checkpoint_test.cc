@@ -574,6 +574,56 @@ const bool kReadsVersion1 = register_rank_function("reads_version_1", [] {
   expect_equal(untouched, *std::make_unique<Network>(Group()));
 });
 
+// What write_version_1 saved, by the code of that time.
+const bool kReadsSample = register_rank_function("reads_sample", [] {
+  const RankWorld world;
+  const std::string path = directory() + "/run";
+  if (world.rank() == 0) {
+    fs::copy("tests/parallel/checkpoint/samples/version_1", path, fs::copy_options::recursive);
+  }
+  meet(world);
+  torch::nn::Linear linear(3, 2);
+  torch::optim::Adam optimizer(linear->parameters(),
+                               torch::optim::AdamOptions(0.5).betas({0.25, 0.5}));
+  CheckpointOptions options = {.identity = {{"job", "version 1"}, {"--lr", "0.25"}}};
+  at::manual_seed(world.rank());
+  const auto progress = CheckpointDirectory(path, options).load(*linear, optimizer);
+  ASSERT_TRUE(progress);
+  EXPECT_EQ(progress->step, 3);
+  EXPECT_EQ(progress->sampler,
+            (std::map<std::string, std::string>{{"next_step", "3"}, {"seed", "7"}}));
+  const Tensor random = at::rand({4});
+  at::manual_seed(17);
+  EXPECT_TRUE(at::equal(random, at::rand({4})));
+
+  EXPECT_TRUE(at::equal(linear->weight, at::arange(6, at::kFloat).view({2, 3}) / 4 - 0.5));
+  EXPECT_TRUE(at::equal(linear->bias, at::tensor({1.5, -2.0}, at::kFloat)));
+  for (const Tensor& parameter : linear->parameters()) {
+    // Gradient k + step, betas 0.5 and 0.75.
+    Tensor mean = at::zeros_like(parameter.detach());
+    Tensor square = at::zeros_like(mean);
+    for (int step = 1; step <= 3; ++step) {
+      const Tensor gradient = (at::arange(parameter.numel(), at::kFloat) + step).view_as(parameter);
+      mean = 0.5 * mean + 0.5 * gradient;
+      square = 0.75 * square + 0.25 * gradient * gradient;
+    }
+    const ParameterState state = parameter_state(optimizer, parameter);
+    EXPECT_EQ(state.step, 3);
+    ASSERT_EQ(state.moments.size(), 2u);
+    EXPECT_TRUE(at::equal(state.moments.at("exp_avg"), mean));
+    EXPECT_TRUE(at::equal(state.moments.at("exp_avg_sq"), square));
+  }
+  // It has no options, so those of this program stay.
+  const auto& kept = static_cast<torch::optim::AdamOptions&>(optimizer.param_groups()[0].options());
+  EXPECT_EQ(kept.lr(), 0.5);
+  EXPECT_EQ(kept.betas(), std::make_tuple(0.25, 0.5));
+
+  options.identity["--lr"] = "0.5";
+  expect_error<CheckpointMismatchError>(world, "was written with --lr 0.25", [&] {
+    CheckpointDirectory(path, options).load(*linear, optimizer);
+  });
+});
+
 const bool kSavesOtherModels = register_rank_function("saves_other_models", [] {
   const RankWorld world;
   CheckpointDirectory checkpoints(directory() + "/run", options());
@@ -1446,6 +1496,13 @@ TEST_F(CheckpointTest, WhatEarlierVersionsWroteIsRead) {
   for (const int world_size : {1, 3}) {
     fs::remove_all(directory_ + "/run");
     run("reads_version_1", world_size);
+  }
+}
+
+TEST_F(CheckpointTest, FilesOfVersion1AreReadAsTheCodeOfThatTimeWroteThem) {
+  for (const int world_size : {1, 3}) {
+    fs::remove_all(directory_ + "/run");
+    run("reads_sample", world_size);
   }
 }
 
