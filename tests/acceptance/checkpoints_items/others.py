@@ -7,7 +7,7 @@ import built
 from environments import ROOT
 from harness import binary, check, passed, skip_soak
 
-PHYSICSNEMO = ROOT / "tests/bench/physicsnemo_collectives/physicsnemo-requirements.txt"
+PHYSICSNEMO = ROOT / "tests/acceptance/checkpoints_items/physicsnemo-requirements.txt"
 SAFETENSORS = ROOT / "tests/acceptance/checkpoints_items/safetensors-requirements.txt"
 
 # Writes plain.pt, dcp/ and expected.safetensors, whose names are those of the nested dict.
@@ -30,12 +30,19 @@ class Evil:
         return os.system, ("touch " + sys.argv[1] + "/executed",)
 torch.save({"weight": torch.zeros(2), "evil": Evil()}, sys.argv[1] + "/evil.pt")
 """
-# An .mdlus of PhysicsNeMo's own model, and its tensors.
+# An .mdlus of a model of PhysicsNeMo's class, and its tensors. Its own models import timm, torchvision and more.
 WRITES_MDLUS = """
 import sys
+import physicsnemo
 import torch
-from physicsnemo.models.mlp import FullyConnected
-model = FullyConnected(in_features=3, out_features=2, num_layers=2, layer_size=8)
+class Model(physicsnemo.Module):
+    def __init__(self, width: int = 8):
+        super().__init__()
+        self.layers = torch.nn.Sequential(torch.nn.Linear(3, width), torch.nn.BatchNorm1d(width), torch.nn.Linear(width, 2))
+    def forward(self, x):
+        return self.layers(x)
+model = Model(width=5)
+model(torch.randn(4, 3))
 model.save(sys.argv[1] + "/model.mdlus")
 torch.save(model.state_dict(), sys.argv[1] + "/expected.pt")
 """
