@@ -3,7 +3,6 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
-#include <cstring>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <set>
@@ -21,6 +20,7 @@
 namespace meshrun {
 
 using detail::Contents;
+using detail::HeldRegion;
 using detail::SnapshotCopy;
 using detail::SnapshotId;
 using nlohmann::json;
@@ -67,12 +67,6 @@ Contents contents_of(const detail::SavedState& state) {
   return contents;
 }
 
-// A part of a snapshot that this rank has.
-struct HeldPart {
-  detail::HeldRegion elements;
-  const char* bytes = nullptr;
-};
-
 // Collective: all snapshots that some rank has a part of, the newest first.
 std::vector<SnapshotId> gather_ids(c10d::ProcessGroup& group, c10::Device device,
                                    const std::set<SnapshotId>& own) {
@@ -90,10 +84,10 @@ std::vector<SnapshotId> gather_ids(c10d::ProcessGroup& group, c10::Device device
 // Collective: the first tensor of which the ranks together have not all elements; empty: there is
 // none. `contents`: the root's.
 std::string missing_tensor(c10d::ProcessGroup& group, c10::Device device, int root,
-                           const std::vector<HeldPart>& held, const Contents* contents) {
+                           const std::vector<HeldRegion>& held, const Contents* contents) {
   json told = json::array();
-  for (const HeldPart& part : held) {
-    told.push_back({part.elements.kind, part.elements.name, json(part.elements.region)});
+  for (const HeldRegion& part : held) {
+    told.push_back({part.kind, part.name, json(part.region)});
   }
   const std::vector<std::string> all = gather_texts(group, device, told.dump());
   std::string missing;
@@ -178,13 +172,16 @@ PieceSnapshots::Restored PieceSnapshots::restore(const GroupArgument::Handle& gr
   }
   std::string problem;
   for (const SnapshotId& id : gather_ids(*group, device, ids)) {
-    std::vector<HeldPart> held;
+    std::vector<HeldRegion> held;
     const Contents* contents = nullptr;
     for (const auto& slot : slots_) {
       if (slot->own && slot->own->id == id) contents = &slot->contents;
       for (const SnapshotCopy* const copy : slot->copies()) {
         if (copy->id != id) continue;
-        for (const auto& part : copy->parts) held.push_back({part.elements, copy->bytes_of(part)});
+        for (const auto& part : copy->parts) {
+          held.push_back(part.elements);
+          held.back().memory = copy->bytes_of(part);
+        }
       }
     }
     const std::vector<int64_t> has = number_by_rank(*group, device, contents != nullptr ? 1 : 0);
@@ -198,18 +195,13 @@ PieceSnapshots::Restored PieceSnapshots::restore(const GroupArgument::Handle& gr
       }
       continue;
     }
-    std::vector<detail::HeldRegion> regions;
-    for (const HeldPart& part : held) regions.push_back(part.elements);
-    const auto read = [&](size_t index, uint64_t from, std::span<char> to) {
-      std::memcpy(to.data(), held[index].bytes + from, to.size());
-    };
     Manifest manifest;
     try {
       manifest =
           hand_on(group, root, group->getRank() == root ? std::optional(*contents) : std::nullopt,
                   "the snapshot of step " + std::to_string(id.step), parts, optimizer, kept,
                   [&](std::vector<detail::Target>& targets) {
-                    fill_from_regions(group, device, regions, targets, read);
+                    fill_from_regions(group, device, held, targets, {});
                   });
     } catch (const detail::Mismatch& error) {
       C10_THROW_ERROR(ValueError, error.what());

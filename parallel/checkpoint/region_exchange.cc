@@ -31,8 +31,9 @@ constexpr uint64_t kLeastRound = uint64_t{1} << 20;
 struct Source {
   Region region;
   std::vector<size_t> ranks;
-  // Among those of this rank, if it holds them.
+  // Among those of this rank, if it holds them, and their bytes, if they lie in memory.
   std::optional<size_t> held;
+  const char* memory = nullptr;
 
   // The one that gives it to `receiver`.
   size_t provider(size_t receiver) const {
@@ -58,14 +59,15 @@ struct Round {
   uint64_t end = 0;
 };
 
-void add_source(Filled& tensor, Region region, size_t rank, std::optional<size_t> held) {
-  if (region.elements() == 0) return;
+// The source for these elements, which `rank` holds; null if there are none.
+Source* add_source(Filled& tensor, Region region, size_t rank) {
+  if (region.elements() == 0) return nullptr;
   auto known = std::ranges::find(tensor.sources, region, &Source::region);
   if (known == tensor.sources.end()) {
     known = tensor.sources.insert(known, {std::move(region), {}, {}});
   }
   if (known->ranks.empty() || known->ranks.back() != rank) known->ranks.push_back(rank);
-  if (held) known->held = held;
+  return &*known;
 }
 
 // One that is whole is enough.
@@ -120,9 +122,11 @@ std::vector<Filled> plan(c10d::ProcessGroup& group, c10::Device device,
   for (size_t rank = 0; rank < all.size(); ++rank) {
     const json told = json::parse(all[rank]);
     for (const json& one : told.at("held")) {
-      const auto index = one.at(2).get<size_t>();
-      add_source(stream.at(one.at(0).get<size_t>()), one.at(1).get<Region>(), rank,
-                 rank == rank_here ? std::optional(index) : std::nullopt);
+      Filled& tensor = stream.at(one.at(0).get<size_t>());
+      Source* const source = add_source(tensor, one.at(1).get<Region>(), rank);
+      if (source == nullptr || rank != rank_here) continue;
+      source->held = one.at(2).get<size_t>();
+      source->memory = held[*source->held].memory;
     }
     for (size_t i = 0; i < stream.size(); ++i) {
       stream[i].needed.push_back(told.at("needed").at(i).get<Region>());
@@ -166,7 +170,7 @@ void visit_given(const std::vector<Filled>& stream, const Round& round, size_t p
   });
 }
 
-// The bytes of this rank's regions that a round needs.
+// The bytes of this rank's regions that a round needs and that are read.
 class Staged {
  public:
   void read(const std::vector<Filled>& stream, const Round& round, size_t ranks, size_t own,
@@ -174,7 +178,7 @@ class Staged {
     parts_.clear();
     visit_filled(stream, round, [&](const Filled& tensor, int64_t first, int64_t last) {
       for (const Source& source : tensor.sources) {
-        if (!is_given(source, tensor, ranks, own)) continue;
+        if (source.memory != nullptr || !is_given(source, tensor, ranks, own)) continue;
         const int64_t begin = count_before(source.region, first);
         const int64_t end = count_before(source.region, last);
         if (begin == end) continue;
@@ -186,9 +190,11 @@ class Staged {
     });
   }
   std::string_view of(const Filled& tensor, const Source& source, const CommonRun& run) const {
+    const uint64_t from = static_cast<uint64_t>(run.in_first) * tensor.element;
+    const uint64_t size = static_cast<uint64_t>(run.count) * tensor.element;
+    if (source.memory != nullptr) return {source.memory + from, size};
     const Part& part = parts_.at(&source);
-    const uint64_t from = static_cast<uint64_t>(run.in_first) * tensor.element - part.begin;
-    return {part.bytes.data() + from, static_cast<uint64_t>(run.count) * tensor.element};
+    return {part.bytes.data() + (from - part.begin), size};
   }
 
  private:

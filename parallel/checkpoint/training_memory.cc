@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <set>
 #include <span>
 #include <string>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
@@ -17,6 +18,7 @@
 #include "parallel/checkpoint/kept_agreement.h"
 #include "parallel/checkpoint/raised_by.h"
 #include "parallel/checkpoint/random_streams.h"
+#include "parallel/checkpoint/region_exchange.h"
 #include "parallel/checkpoint/stored_values.h"
 #include "parallel/comm/interface/call_scope.h"
 
@@ -27,7 +29,16 @@ namespace {
 struct Remembered {
   detail::Contents contents;
   detail::ByFile<std::map<std::string, StoredValues>> tensors;
+  std::set<std::string> parameters;
+  // Those that are equal on all ranks that remember the step, and, `is_root`, all others.
+  std::vector<detail::HeldRegion> held(bool is_root, const KeptValues& kept) const;
 };
+
+// Buffers are not equal: running statistics of a plain batch norm are each rank's own.
+bool is_kept_buffer(const KeptValues& kept, const std::string& name) {
+  const auto known = kept.tensors().find(name);
+  return known != kept.tensors().end() && known->second.is_buffer;
+}
 
 // Raises for a dtype or an optimizer that checkpoints cannot hold.
 Remembered remembered(const TrainingMemory& memory, const torch::optim::Optimizer& optimizer) {
@@ -51,6 +62,7 @@ Remembered remembered(const TrainingMemory& memory, const torch::optim::Optimize
   for (const auto& [name, bytes] : memory.kept_values) result.contents.kept_names.push_back(name);
   std::ranges::sort(result.contents.kept_names);
   for (const auto& [name, state] : memory.states) {
+    result.parameters.insert(name);
     for (const auto& [moment, tensor] : state.moments) {
       add(detail::kOptimizer, detail::moment_key(moment, name), tensor);
     }
@@ -62,25 +74,23 @@ Remembered remembered(const TrainingMemory& memory, const torch::optim::Optimize
   return result;
 }
 
-// Digest of all tensors that a memory keeps and that every rank has all of.
-int64_t digest_of_state(const detail::Parts& parts, torch::optim::Optimizer& optimizer) {
-  Digest digest;
-  for (const detail::Part& part : parts.list) {
-    if (part.cut != nullptr) continue;
-    digest.add(digest_of_bits(part.tensor));
-    if (!part.is_parameter) continue;
-    const ParameterState state = parameter_state(optimizer, part.tensor);
-    digest.add(state.step.value_or(-1));
-    for (const auto& [moment, tensor] : state.moments) digest.add(digest_of_bits(tensor));
+std::vector<detail::HeldRegion> Remembered::held(bool is_root, const KeptValues& kept) const {
+  std::vector<detail::HeldRegion> regions;
+  for (size_t kind = 0; kind < tensors.size(); ++kind) {
+    for (const auto& [name, values] : tensors[kind]) {
+      const bool is_alike = kind == detail::kOptimizer ||
+                            (kind == detail::kModel && parameters.contains(name)) ||
+                            (kind == detail::kKept && !is_kept_buffer(kept, name));
+      if (!is_root && !is_alike) continue;
+      const TensorInfo& info = contents.outlines[kind].at(name);
+      regions.push_back(
+          {static_cast<detail::FileKind>(kind), name, Region::whole(info.shape), values.memory()});
+    }
   }
-  for (const detail::Part& part : parts.kept) {
-    if (part.cut == nullptr) digest.add(digest_of_bits(part.tensor));
-  }
-  return static_cast<int64_t>(digest.value());
+  return regions;
 }
 
-// What a memory says must be equal on all ranks. Buffers are not: running statistics of a plain
-// batch norm are each rank's own.
+// What a memory says must be equal on all ranks.
 detail::Digests digests_of(const TrainingMemory& memory, const KeptValues& kept) {
   detail::Digests digests = detail::digests_of_kept(memory.kept_values);
   const auto add = [&](const std::string& name, const at::Tensor& tensor) {
@@ -93,17 +103,15 @@ detail::Digests digests_of(const TrainingMemory& memory, const KeptValues& kept)
     }
   }
   for (const auto& [name, tensor] : memory.kept) {
-    const auto known = kept.tensors().find(name);
-    const bool is_buffer = known != kept.tensors().end() && known->second.is_buffer;
-    if (!is_buffer) add("the kept value \"" + name + "\"", tensor);
+    if (!is_kept_buffer(kept, name)) add("the kept value \"" + name + "\"", tensor);
   }
   return digests;
 }
 
-// Collective. Raises c10::ValueError on every rank where those that remember the root's step have
-// different values: the root's would replace the others'.
-void check_alike(c10d::ProcessGroup& group, int root, c10::Device device,
-                 const std::optional<TrainingMemory>& memory, const KeptValues& kept) {
+// Collective. Returns the root's step. Raises c10::ValueError on every rank where those that
+// remember it have different values: the root's would replace the others'.
+int64_t check_alike(c10d::ProcessGroup& group, int root, c10::Device device,
+                    const std::optional<TrainingMemory>& memory, const KeptValues& kept) {
   constexpr int64_t kNone = std::numeric_limits<int64_t>::max();
   const int64_t step = least(group, device, {group.getRank() == root ? memory->step : kNone})[0];
   std::optional<detail::Digests> own;
@@ -114,7 +122,7 @@ void check_alike(c10d::ProcessGroup& group, int root, c10::Device device,
     ends = {digest, ~digest};
   }
   ends = least(group, device, ends);
-  if (ends[0] == ~ends[1]) return;
+  if (ends[0] == ~ends[1]) return step;
   const std::string difference =
       detail::difference_between_ranks(group, device, own ? &*own : nullptr);
   C10_THROW_ERROR(ValueError, difference + ", which remember step " + std::to_string(step) +
@@ -148,6 +156,23 @@ void set_generators(c10d::ProcessGroup& group, int root, c10::Device device,
 
 }  // namespace
 
+int64_t digest_of_state(const torch::nn::Module& module, torch::optim::Optimizer& optimizer,
+                        const KeptValues& kept) {
+  const detail::Parts parts(module, kept);
+  Digest digest;
+  for (const detail::Part& part : parts.list) {
+    if (part.cut != nullptr || !part.is_parameter) continue;
+    digest.add(digest_of_bits(part.tensor));
+    const ParameterState state = parameter_state(optimizer, part.tensor);
+    digest.add(state.step.value_or(-1));
+    for (const auto& [moment, tensor] : state.moments) digest.add(digest_of_bits(tensor));
+  }
+  for (const detail::Part& part : parts.kept) {
+    if (part.cut == nullptr && part.is_parameter) digest.add(digest_of_bits(part.tensor));
+  }
+  return static_cast<int64_t>(digest.value());
+}
+
 bool is_whole(const torch::nn::Module& module, const torch::optim::Optimizer& optimizer) {
   if (dynamic_cast<const ParameterStates*>(&optimizer) != nullptr) return false;
   const auto are_plain = [](const std::vector<at::Tensor>& tensors) {
@@ -159,9 +184,9 @@ bool is_whole(const torch::nn::Module& module, const torch::optim::Optimizer& op
                      [](const auto& shard) { return shard.second.group->getSize() == 1; });
 }
 
-int64_t spread_memory(const std::optional<TrainingMemory>& memory, IntArgument root_rank,
-                      torch::nn::Module& module, torch::optim::Optimizer& optimizer,
-                      const GroupArgument& group, const KeptValues& kept) {
+SpreadMemory spread_memory(const std::optional<TrainingMemory>& memory, IntArgument root_rank,
+                           torch::nn::Module& module, torch::optim::Optimizer& optimizer,
+                           const GroupArgument& group, const KeptValues& kept) {
   const CallScope scope("spread_memory");
   const GroupArgument::Handle handle = group.get();
   const int root = root_rank.to_int();
@@ -178,30 +203,46 @@ int64_t spread_memory(const std::optional<TrainingMemory>& memory, IntArgument r
   }
   problem = common_problem(*handle, device, problem);
   TORCH_CHECK_VALUE(problem.empty(), problem);
-  check_alike(*handle, root, device, memory, kept);
+  const int64_t step = check_alike(*handle, root, device, memory, kept);
+  const bool is_root = handle->getRank() == root;
+  const bool remembers = memory && memory->step == step;
+  if (remembers && !whole) whole = remembered(*memory, optimizer);
+  const std::vector<int64_t> by_rank = number_by_rank(*handle, device, remembers ? 1 : 0);
+  // A broadcast is a tree; else each of the others gets all from one that remembers.
+  const bool is_broadcast = 2 * std::ranges::count(by_rank, 1) < handle->getSize();
   Manifest manifest;
   try {
-    manifest =
-        detail::hand_on(handle, root, whole ? std::optional(whole->contents) : std::nullopt,
-                        "the memory of rank " + std::to_string(root), parts, optimizer, kept,
-                        [&](std::vector<detail::Target>& targets) {
-                          detail::broadcast_targets(
-                              handle, root, device, targets,
-                              [&](const detail::Target& target, uint64_t from, std::span<char> to) {
-                                whole->tensors[target.kind()].at(target.name()).read(from, to);
-                              });
-                        });
+    manifest = detail::hand_on(
+        handle, root, is_root ? std::optional(whole->contents) : std::nullopt,
+        "the memory of rank " + std::to_string(root), parts, optimizer, kept,
+        [&](std::vector<detail::Target>& targets) {
+          if (is_broadcast) {
+            detail::broadcast_targets(
+                handle, root, device, targets,
+                [&](const detail::Target& target, uint64_t from, std::span<char> to) {
+                  whole->tensors[target.kind()].at(target.name()).read(from, to);
+                });
+            return;
+          }
+          std::vector<detail::HeldRegion> held;
+          if (whole) held = whole->held(is_root, kept);
+          detail::fill_from_regions(handle, device, held, targets,
+                                    [&](size_t index, uint64_t from, std::span<char> to) {
+                                      const detail::HeldRegion& region = held[index];
+                                      whole->tensors[region.kind].at(region.name).read(from, to);
+                                    });
+        });
   } catch (const detail::Mismatch& error) {
     C10_THROW_ERROR(ValueError, error.what());
   }
   set_generators(*handle, root, device, memory, manifest.step, manifest.random_generators);
   // The least and, inverted, the greatest digest.
-  const int64_t own = digest_of_state(parts, optimizer);
+  const int64_t own = digest_of_state(module, optimizer, kept);
   const std::vector<int64_t> ends = least(*handle, device, {own, ~own});
   TORCH_CHECK(ends[0] == ~ends[1], "the ranks' model and optimizer differ after step ",
               manifest.step, " was copied from rank ", root,
               " to all: a rank runs another program");
-  return manifest.step;
+  return {manifest.step, own};
 }
 
 }  // namespace meshrun

@@ -87,8 +87,6 @@ class StateRecorder {
   std::string changed() const;
   // Some parameter, of the module or a kept one, has a gradient.
   bool has_gradients() const;
-  // Digest of the bits of the tensors that written() checks; reads all of them.
-  int64_t digest() const { return versions_.digest(); }
 
   // As recorded; parameters, moments and kept tensors as they are now.
   TrainingMemory memory(IntArgument rank, IntArgument world_size) const;
@@ -117,15 +115,27 @@ class StateRecorder {
   std::map<std::string, std::string> generators_;
 };
 
+// Digest of the parameters, moments and kept tensors that every rank has all of: equal on all ranks
+// whose states are. Buffers do not count. Reads all of them.
+int64_t digest_of_state(const torch::nn::Module& module, torch::optim::Optimizer& optimizer,
+                        const KeptValues& kept);
+
+struct SpreadMemory {
+  int64_t step = 0;
+  // digest_of_state() of what each rank has now.
+  int64_t digest = 0;
+};
+
 // Collective over `group`: the memory of rank `root` becomes the state of every rank's module,
-// optimizer and kept values, and a comparison of digests shows that it arrived. Returns the step.
+// optimizer and kept values, and a comparison of digests shows that it arrived. A rank that
+// remembers the same step takes from its own memory what is equal there.
 //
 // Random generators: if the root's memory says that the ranks drew alike, and so do the states of
 // the ranks that remember the same step, all ranks get these. Else a rank that remembers it from
 // the same rank of a world of the same size gets its own back, and any other a stream derived from
 // the root's state and its own rank. Other ranks' `memory` is read for nothing else.
-int64_t spread_memory(const std::optional<TrainingMemory>& memory, IntArgument root,
-                      torch::nn::Module& module, torch::optim::Optimizer& optimizer,
-                      const GroupArgument& group, const KeptValues& kept = {});
+SpreadMemory spread_memory(const std::optional<TrainingMemory>& memory, IntArgument root,
+                           torch::nn::Module& module, torch::optim::Optimizer& optimizer,
+                           const GroupArgument& group, const KeptValues& kept = {});
 
 }  // namespace meshrun

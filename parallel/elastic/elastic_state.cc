@@ -92,7 +92,7 @@ std::string ElasticState::half_done() const {
   const std::string written = recorder_.written();
   if (written.empty()) return "";
   // Perhaps with the same bits: DistributedDataParallel's construction does that.
-  if (restored_ && recorder_.digest() == *restored_) return "";
+  if (restored_ && digest_of_state(module_, optimizer_, kept_) == *restored_) return "";
   return written + " had been written";
 }
 
@@ -146,12 +146,13 @@ std::optional<int64_t> ElasticState::restore() {
   const int root = static_cast<int>(ranks - 1 - best % ranks);
   const std::string own = has ? std::to_string(context_.memory_->step) : "none";
   kept_.list_moments();
-  spread_memory(context_.memory_, root, module_, optimizer_, manager.world(), kept_);
+  const SpreadMemory spread =
+      spread_memory(context_.memory_, root, module_, optimizer_, manager.world(), kept_);
   context_.memory_.reset();
   // They are older.
   context_.snapshots_ = std::make_unique<PieceSnapshots>();
   commit(step);
-  if (is_whole_) restored_ = recorder_.digest();
+  restored_ = spread.digest;
   say_restored(step, "the memory of rank " + std::to_string(root) + "; had done " + own);
   return step;
 }
@@ -162,7 +163,7 @@ std::optional<int64_t> ElasticState::restore_snapshot() {
   if (!problem.empty() && rank_ == 0) context_.say(problem);
   if (!step) return std::nullopt;
   commit(*step);
-  if (is_whole_) restored_ = recorder_.digest();
+  if (is_whole_) restored_ = digest_of_state(module_, optimizer_, kept_);
   say_restored(*step, "the snapshots of all ranks");
   return step;
 }
