@@ -25,11 +25,11 @@ def _free_port():
 class Side:
     """The ranks of one side: processes that wait for commands."""
 
-    def __init__(self, site, command, env=None, wrap=lambda rank: [], said=None):
+    def __init__(self, site, command, env=None, wrap=lambda rank: [], said=None, ranks=RANKS):
         port = str(_free_port())
         self._ranks = []
-        for rank in range(RANKS):
-            own = dict(env or os.environ, RANK=str(rank), WORLD_SIZE=str(RANKS), LOCAL_RANK=str(rank), LOCAL_WORLD_SIZE=str(RANKS),
+        for rank in range(ranks):
+            own = dict(env or os.environ, RANK=str(rank), WORLD_SIZE=str(ranks), LOCAL_RANK=str(rank), LOCAL_WORLD_SIZE=str(ranks),
                        MASTER_ADDR="127.0.0.1", MASTER_PORT=port, OMP_NUM_THREADS="1")
             process = subprocess.Popen([str(word) for word in [*wrap(rank), *command]], env=own, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
                                        stderr=open(said, "a") if said else None, text=True)
@@ -50,9 +50,10 @@ class Side:
         return [json.loads(line) for line in lines]
 
     def end(self):
-        for process in self._ranks:
+        for process in self._ranks:  # a rank waits for the others before it ends
             process.stdin.write("end\n")
             process.stdin.close()
+        for process in self._ranks:
             process.wait(60)
 
 

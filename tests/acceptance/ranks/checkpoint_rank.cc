@@ -5,26 +5,22 @@
 //   checkpoint_rank DIRECTORY MEGABYTES
 //
 // Reads commands from stdin, so that both sides can take turns: "save", "async", "load", "end".
-// After each it prints a line of JSON: seconds of the call, seconds until all is written, the
-// growth of this process's peak in bytes, and what was raised.
+// After each it prints a line of JSON, which measured_command.h has.
 #include <ATen/ATen.h>
 #include <torch/nn/module.h>
 #include <torch/optim/adam.h>
 
-#include <chrono>
 #include <cstdio>
-#include <fstream>
 #include <iostream>
 #include <nlohmann/json.hpp>
 #include <string>
 
 #include "parallel/checkpoint/checkpoint.h"
 #include "parallel/manager/distributed_manager.h"
+#include "tests/acceptance/ranks/measured_command.h"
 
 namespace meshrun {
 namespace {
-
-using std::chrono::steady_clock;
 
 // As large as a weight of a large layer.
 constexpr int64_t kTensorBytes = int64_t{16} << 20;
@@ -38,22 +34,8 @@ struct LargeModel : torch::nn::Module {
   }
 };
 
-// kB of a line of /proc/self/status.
-int64_t status_bytes(const std::string& key) {
-  std::ifstream file("/proc/self/status");
-  for (std::string line; std::getline(file, line);) {
-    if (line.starts_with(key)) return std::stoll(line.substr(key.size() + 1)) * 1024;
-  }
-  return 0;
-}
-
-double seconds_since(steady_clock::time_point begin) {
-  return std::chrono::duration<double>(steady_clock::now() - begin).count();
-}
-
 void run(const std::string& directory, int64_t bytes) {
   DistributedManager::initialize();
-  DistributedManager& manager = DistributedManager::get();
   LargeModel model(bytes);
   torch::optim::Adam optimizer(model.parameters(), torch::optim::AdamOptions(0.01));
   for (const at::Tensor& parameter : model.parameters()) {
@@ -65,28 +47,15 @@ void run(const std::string& directory, int64_t bytes) {
   int64_t step = 0;
   std::cout << "ready" << std::endl;
   for (std::string command; std::getline(std::cin, command) && command != "end";) {
-    manager.world()->barrier()->wait();
-    std::ofstream("/proc/self/clear_refs") << "5";
-    const int64_t before = status_bytes("VmRSS:");
-    const auto begin = steady_clock::now();
-    double call = 0;
-    std::string raised;
-    try {
-      if (command == "save") checkpoints.save(model, optimizer, {step + 1, {}});
-      if (command == "async") checkpoints.save_async(model, optimizer, {step + 1, {}});
-      if (command == "load") checkpoints.load(model, optimizer);
-      call = seconds_since(begin);
-      checkpoints.wait();
-      if (command != "load") ++step;
-    } catch (const CheckpointError& error) {
-      raised = error.what_without_backtrace();
-    }
-    std::cout << nlohmann::json({{"call", call},
-                                 {"whole", seconds_since(begin)},
-                                 {"peak", status_bytes("VmHWM:") - before},
-                                 {"raised", raised}})
-                     .dump()
-              << std::endl;
+    const nlohmann::json said = measured(
+        [&] {
+          if (command == "save") checkpoints.save(model, optimizer, {step + 1, {}});
+          if (command == "async") checkpoints.save_async(model, optimizer, {step + 1, {}});
+          if (command == "load") checkpoints.load(model, optimizer);
+        },
+        [&] { checkpoints.wait(); });
+    if (command != "load" && said["raised"] == "") ++step;
+    std::cout << said.dump() << std::endl;
   }
   DistributedManager::cleanup();
 }
