@@ -20,7 +20,7 @@ absl::StatusOr<FileRegion> FileRegion::Open(const std::string& path) {
     return absl::DataLossError(fmt::format("{} is not a regular file", path));
   }
   const uint64_t size = static_cast<uint64_t>(info.st_size);
-  auto file = std::make_shared<const File>(path, std::move(fd), size);
+  auto file = std::make_shared<const File>(File{path, std::move(fd), size});
   return FileRegion(std::move(file), 0, size);
 }
 

@@ -1,14 +1,16 @@
 """What items run: GoogleTest programs, and benchmarks that end with a verdict."""
 
+import concurrent.futures
 import os
 import pathlib
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
 import time
 
-from harness import ROOT, binary, check, passed, skip_soak, slow
+from harness import ROOT, bazel, binary, check, passed, skip_soak, slow
 
 # Environment of a test that then runs its whole matrix, not a sample.
 WHOLE = {"MESHRUN_TEST_WHOLE": "1"}
@@ -37,6 +39,30 @@ def tested(label, chosen, timeout=1800, env=None):
     check(ok, f"{label}: no test {chosen} ran to its end{', SKIPPED' if verdicts else ''}: {last_line(said)}")
     check(done.returncode == 0, f"{label}: exit code {done.returncode}: {last_line(said)}")
     return ok, said
+
+
+def fuzzed(site, names, seconds):
+    """Parsers of tests/fuzz under libFuzzer and AddressSanitizer, for so long each: what is said of them."""
+    if not shutil.which("clang++"):
+        return "libFuzzer not run: clang is not installed"
+    flags = ["--config=fuzz", "--symlink_prefix=/"]
+    built = subprocess.run(bazel("build", "--noshow_progress", *flags, "//tests/fuzz", suffix="-fuzz"), cwd=ROOT, capture_output=True, text=True)
+    check(built.returncode == 0, f"//tests/fuzz does not build: {built.stderr[-500:]}")
+    place = subprocess.run(bazel("info", *flags, "bazel-bin", suffix="-fuzz"), cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
+
+    def units(name):
+        corpus = site.directory / "corpus" / name
+        corpus.mkdir(parents=True)
+        env = dict(os.environ, MESHRUN_FUZZ_PARSER=name, MESHRUN_FUZZ_CORPUS=str(corpus), TMPDIR=str(site.directory))
+        done = subprocess.run([f"{place}/tests/fuzz/fuzz", f"-max_total_time={seconds}", "-rss_limit_mb=2048", "-timeout=10", "-print_final_stats=1",
+                               f"-artifact_prefix={corpus}/", str(corpus)], cwd=site.directory, capture_output=True, text=True,
+                              env=env, timeout=seconds + 120)
+        check(done.returncode == 0, f"parser {name}: {' | '.join(re.findall('^(?:==[0-9]+==ERROR.*|SUMMARY.*)$', done.stderr, re.MULTILINE))}")
+        return int(re.search(r"number_of_executed_units: (\d+)", done.stderr)[1])
+
+    with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+        counts = list(pool.map(units, names))
+    return f"{len(names)} parsers under libFuzzer for {seconds} s each: {sum(counts)} inputs, the fewest {min(counts)}"
 
 
 def first_failure(said):

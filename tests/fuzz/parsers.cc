@@ -6,7 +6,6 @@
 #include "core/certificates/authority.h"
 #include "core/certificates/certificate.h"
 #include "core/checkpoint/manifest.h"
-#include "core/checkpoint/safetensors.h"
 #include "core/env_entries.h"
 #include "core/framing.h"
 #include "core/job_spec.h"
@@ -17,6 +16,7 @@
 #include "core/wait_bytes.h"
 #include "meshrun/v1/supervisor.pb.h"
 #include "tests/fuzz/messages.h"
+#include "tests/fuzz/tensor_files.h"
 #include "worker/supervisor/exit_report.h"
 #include "worker/supervisor/report.h"
 
@@ -77,20 +77,9 @@ std::string ManifestText() {
   return EncodeManifest(manifest);
 }
 
-void ParseSafetensors(std::string_view bytes) {
-  const auto end = SafetensorsHeaderEnd("f", bytes, bytes.size());
-  if (end.ok()) (void)DecodeSafetensorsHeader("f", bytes.substr(0, *end), bytes.size());
-}
-
-std::string SafetensorsBytes() {
-  const auto header =
-      LayOutSafetensors("f", {{"w", {"F32", {2, 3}}}, {"b", {"BF16", {}}}}, {{"format", "pt"}});
-  return header.ok() ? EncodeSafetensorsHeader(*header) + std::string(26, 'd') : "";
-}
-
 std::vector<Parser> MakeParsers() {
   const auto ignored = [](const auto&...) {};
-  return {
+  std::vector<Parser> parsers = {
       {"report",
        [](std::string_view bytes) {
          v1::Progress progress;
@@ -148,8 +137,9 @@ std::vector<Parser> MakeParsers() {
       {"manifest",
        [=](std::string_view bytes) { ignored(DecodeManifest("m", std::string(bytes))); },
        {ManifestText()}},
-      {"safetensors", ParseSafetensors, {SafetensorsBytes()}},
   };
+  for (Parser& parser : TensorFileParsers()) parsers.push_back(std::move(parser));
+  return parsers;
 }
 
 }  // namespace

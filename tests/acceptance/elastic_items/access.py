@@ -2,25 +2,22 @@
 """Item 8 of the elastic control plane: every method refuses callers that may not call it, and bytes of any kind at every port and
 socket neither crash a process nor make it grow. What another local user gets: builds_and_machines_items/other_user.py."""
 
-import concurrent.futures
 import contextlib
 import json
 import os
 import pathlib
 import random
 import re
-import shutil
 import socket
 import ssl
 import struct
-import subprocess
 import sys
 import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 from builds_and_machines_items.other_user import family
-from harness import ROOT, bazel, binary, check, item, main, passed, skip_soak, wait_until
-from programs import tested
+from harness import binary, check, item, main, passed, skip_soak, wait_until
+from programs import fuzzed, tested
 
 COORDINATOR = "//coordinator:meshrun-coordinator"
 WORKER = "//worker:meshrun-worker"
@@ -128,29 +125,11 @@ def tables():
 
 
 def fuzz_targets(site):
-    """Each parser of bytes from outside under libFuzzer and AddressSanitizer, for a minute: what is said of them."""
-    if not shutil.which("clang++"):
-        return "libFuzzer not run: clang is not installed"
+    """Each parser of bytes from outside under libFuzzer, for a minute: what is said of them."""
     _, said = tested("//tests/fuzz:fixed_inputs_test", "*")
     names = re.findall(r"^(\w+): \d+ inputs$", said, re.MULTILINE)
     check(names, f"//tests/fuzz:fixed_inputs_test names no parser: {said[-300:]}")
-    flags = ["--config=fuzz", "--symlink_prefix=/"]
-    built = subprocess.run(bazel("build", "--noshow_progress", *flags, "//tests/fuzz", suffix="-fuzz"), cwd=ROOT, capture_output=True, text=True)
-    check(built.returncode == 0, f"//tests/fuzz does not build: {built.stderr[-500:]}")
-    place = subprocess.run(bazel("info", *flags, "bazel-bin", suffix="-fuzz"), cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
-
-    def a_minute(name):
-        corpus = site.directory / "corpus" / name
-        corpus.mkdir(parents=True)
-        done = subprocess.run([f"{place}/tests/fuzz/fuzz", f"-max_total_time={FUZZED}", "-rss_limit_mb=2048", "-timeout=10", "-print_final_stats=1",
-                               f"-artifact_prefix={corpus}/", str(corpus)], cwd=site.directory, capture_output=True, text=True,
-                              env=dict(os.environ, MESHRUN_FUZZ_PARSER=name, MESHRUN_FUZZ_CORPUS=str(corpus)), timeout=FUZZED + 120)
-        check(done.returncode == 0, f"parser {name}: {' | '.join(re.findall('^(?:==[0-9]+==ERROR.*|SUMMARY.*)$', done.stderr, re.MULTILINE))}")
-        return int(re.search(r"number_of_executed_units: (\d+)", done.stderr)[1])
-
-    with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
-        units = list(pool.map(a_minute, names))
-    return f"{len(names)} parsers under libFuzzer for {FUZZED} s each: {sum(units)} inputs, the fewest {min(units)}"
+    return fuzzed(site, names, FUZZED)
 
 
 def run(site):

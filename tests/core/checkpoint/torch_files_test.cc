@@ -446,62 +446,13 @@ TEST_F(ZipFileTest, ComparesEachPlaceWithTheFile) {
 // A directory of torch.distributed.checkpoint with a tensor 'w' of float32.
 class TorchDistributedCheckpointTest : public TorchFilesTest {
  protected:
-  struct Chunk {
-    std::vector<int64_t> begin;
-    std::vector<int64_t> sizes;
-  };
-
-  static std::string Size(const std::vector<int64_t>& sizes) {
-    return Call(Name("torch", "Size"), {Numbers(sizes)});
-  }
-  static std::string Metadata(const std::string& name) {
-    return Name("torch.distributed.checkpoint.metadata", name);
-  }
-
-  // Element k of the tensor is k. `change` adds fields to the storage info of each chunk.
+  // `change` adds fields to the storage info of each chunk.
   absl::StatusOr<TensorSourcePtr> Make(const std::vector<int64_t>& shape,
-                                       const std::vector<Chunk>& chunks,
+                                       const std::vector<TorchChunk>& chunks,
                                        const std::vector<std::string>& change = {}) const {
-    std::string data;
-    std::vector<std::string> boxes;
-    std::vector<std::string> storage;
-    for (const Chunk& chunk : chunks) {
-      std::string bytes;
-      int64_t count = 1;
-      for (const int64_t size : chunk.sizes) count *= size;
-      std::vector<int64_t> strides(shape.size(), 1);
-      for (size_t k = shape.size(); k-- > 1;) strides[k - 1] = strides[k] * chunk.sizes[k];
-      for (int64_t element = 0; element < count; ++element) {
-        int64_t place = 0;
-        for (size_t k = 0; k < shape.size(); ++k) {
-          place = place * shape[k] + chunk.begin[k] + element / strides[k] % chunk.sizes[k];
-        }
-        bytes += Little(static_cast<uint64_t>(place), 4);
-      }
-      const std::string item = TorchFile(FloatTensor("0", count, 0, chunk.sizes, strides), {bytes});
-      boxes.push_back(Object(Metadata("ChunkStorageMetadata"), {Text("offsets"), Size(chunk.begin),
-                                                                Text("sizes"), Size(chunk.sizes)}));
-      storage.push_back(Object(Metadata("MetadataIndex"),
-                               {Text("fqn"), Text("w"), Text("offset"), Size(chunk.begin)}));
-      std::vector<std::string> info = {
-          Text("relative_path"), Text("__0_0.distcp"),
-          Text("offset"),        Int(static_cast<int64_t>(data.size())),
-          Text("length"),        Int(static_cast<int64_t>(item.size()))};
-      info.insert(info.end(), change.begin(), change.end());
-      storage.push_back(
-          Object(Name("torch.distributed.checkpoint.filesystem", "_StorageInfo"), info));
-      data += item;
-    }
-    const std::string properties = Metadata("TensorProperties") + ")\x81" +
-                                   Tuple({Name("torch", "float32"), "N", "\x89", "N", "\x89"}) +
-                                   "b";
-    const std::string tensor = Object(
-        Metadata("TensorStorageMetadata"),
-        {Text("properties"), properties, Text("size"), Size(shape), Text("chunks"), List(boxes)});
-    Write("__0_0.distcp", data);
-    Write(".metadata", PickleOf(Object(Metadata("Metadata"),
-                                       {Text("state_dict_metadata"), Dict({Text("w"), tensor}),
-                                        Text("storage_data"), Dict(storage)})));
+    const TorchDistributedFiles files = MakeTorchDistributedFiles(shape, chunks, change);
+    Write("__0_0.distcp", files.data);
+    Write(".metadata", files.metadata);
     return OpenTorchDistributedCheckpoint(directory_);
   }
 };

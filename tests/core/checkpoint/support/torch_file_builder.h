@@ -117,4 +117,66 @@ inline std::string TorchFile(const std::string& value,
   return zip.Finish();
 }
 
+// A piece of a tensor in a checkpoint of torch.distributed.checkpoint.
+struct TorchChunk {
+  std::vector<int64_t> begin;
+  std::vector<int64_t> sizes;
+};
+
+struct TorchDistributedFiles {
+  std::string metadata;  // .metadata
+  std::string data;      // __0_0.distcp
+};
+
+// A checkpoint of torch.distributed.checkpoint with a float32 tensor 'w', whose element k has the
+// bits of k. `change` adds fields to the storage info of each chunk.
+inline TorchDistributedFiles MakeTorchDistributedFiles(
+    const std::vector<int64_t>& shape, const std::vector<TorchChunk>& chunks,
+    const std::vector<std::string>& change = {}) {
+  const auto size = [](const std::vector<int64_t>& sizes) {
+    return Call(Name("torch", "Size"), {Numbers(sizes)});
+  };
+  const auto metadata = [](const std::string& name) {
+    return Name("torch.distributed.checkpoint.metadata", name);
+  };
+  std::string data;
+  std::vector<std::string> boxes;
+  std::vector<std::string> storage;
+  for (const TorchChunk& chunk : chunks) {
+    std::string bytes;
+    int64_t count = 1;
+    for (const int64_t extent : chunk.sizes) count *= extent;
+    std::vector<int64_t> strides(shape.size(), 1);
+    for (size_t k = shape.size(); k-- > 1;) strides[k - 1] = strides[k] * chunk.sizes[k];
+    for (int64_t element = 0; element < count; ++element) {
+      int64_t place = 0;
+      for (size_t k = 0; k < shape.size(); ++k) {
+        place = place * shape[k] + chunk.begin[k] + element / strides[k] % chunk.sizes[k];
+      }
+      bytes += Little(static_cast<uint64_t>(place), 4);
+    }
+    const std::string item = TorchFile(FloatTensor("0", count, 0, chunk.sizes, strides), {bytes});
+    boxes.push_back(Object(metadata("ChunkStorageMetadata"),
+                           {Text("offsets"), size(chunk.begin), Text("sizes"), size(chunk.sizes)}));
+    storage.push_back(Object(metadata("MetadataIndex"),
+                             {Text("fqn"), Text("w"), Text("offset"), size(chunk.begin)}));
+    std::vector<std::string> info = {Text("relative_path"), Text("__0_0.distcp"),
+                                     Text("offset"),        Int(static_cast<int64_t>(data.size())),
+                                     Text("length"),        Int(static_cast<int64_t>(item.size()))};
+    info.insert(info.end(), change.begin(), change.end());
+    storage.push_back(
+        Object(Name("torch.distributed.checkpoint.filesystem", "_StorageInfo"), info));
+    data += item;
+  }
+  const std::string properties = metadata("TensorProperties") + ")\x81" +
+                                 Tuple({Name("torch", "float32"), "N", "\x89", "N", "\x89"}) + "b";
+  const std::string tensor = Object(
+      metadata("TensorStorageMetadata"),
+      {Text("properties"), properties, Text("size"), size(shape), Text("chunks"), List(boxes)});
+  return {
+      PickleOf(Object(metadata("Metadata"), {Text("state_dict_metadata"), Dict({Text("w"), tensor}),
+                                             Text("storage_data"), Dict(storage)})),
+      data};
+}
+
 }  // namespace meshrun::testing
