@@ -77,7 +77,12 @@ void visit_blocks(const Tensor& tensor, uint64_t first, uint64_t from, uint64_t 
                                                                       static_cast<int64_t>(size));
     const uint64_t low = std::max(begin, from);
     const uint64_t high = std::min(begin + size * row_bytes, from + count);
-    visit_blocks(part, begin, low, high - low, visit);
+    // One row may be larger than a block, or than what is asked for.
+    if (size > 1) {
+      visit(part, begin);
+    } else {
+      visit_blocks(part, begin, low, high - low, visit);
+    }
     row += size;
   }
 }
