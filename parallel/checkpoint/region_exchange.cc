@@ -215,46 +215,134 @@ class Staged {
   std::map<const Source*, Part> parts_;
 };
 
+uint64_t bytes_of(const Filled& tensor, const CommonRun& run) {
+  return static_cast<uint64_t>(run.count) * tensor.element;
+}
+
 void take(const Filled& tensor, const CommonRun& run, std::string_view bytes) {
   tensor.target->take_own(static_cast<uint64_t>(run.in_second) * tensor.element, bytes);
 }
 
-// Collective: sends what other ranks get of the round, and takes what this one gets.
-void exchange(const GroupArgument::Handle& group, c10::Device device,
-              const std::vector<Filled>& stream, const Round& round, const Staged& staged) {
-  const auto ranks = static_cast<size_t>(group->getSize());
-  const auto own = static_cast<size_t>(group->getRank());
-  std::vector<int64_t> sent(ranks), got(ranks);
-  std::vector<char> packed;
-  for (size_t rank = 0; rank < ranks; ++rank) {
-    if (rank == own) continue;
-    const size_t before = packed.size();
-    visit_given(stream, round, own, rank,
-                [&](const Filled& tensor, const Source& source, const CommonRun& run) {
-                  const std::string_view bytes = staged.of(tensor, source, run);
-                  packed.insert(packed.end(), bytes.begin(), bytes.end());
-                });
-    sent[rank] = static_cast<int64_t>(packed.size() - before);
-    visit_given(stream, round, rank, own,
-                [&](const Filled& tensor, const Source&, const CommonRun& run) {
-                  got[rank] += run.count * static_cast<int64_t>(tensor.element);
-                });
+// What travels between ranks in a round: long runs from memory to memory, and all others packed.
+class Exchange {
+ public:
+  Exchange(GroupArgument::Handle group, c10::Device device)
+      : group_(std::move(group)),
+        device_(device),
+        ranks_(static_cast<size_t>(group_->getSize())),
+        own_(static_cast<size_t>(group_->getRank())) {}
+
+  // Collective: sends what other ranks get of the round, and takes what this one gets.
+  void run(const std::vector<Filled>& stream, const Round& round, const Staged& staged) {
+    receive_long(stream, round);
+    send_long(stream, round, staged);
+    exchange_short(stream, round, staged);
+    for (const auto& work : works_) work->wait();
+    works_.clear();
+    for (const Arriving& each : arriving_) {
+      take(*each.tensor, each.run,
+           {static_cast<const char*>(each.bytes.const_data_ptr()), each.bytes.nbytes()});
+    }
+    arriving_.clear();
   }
-  const at::Tensor message =
-      at::from_blob(packed.data(), {static_cast<int64_t>(packed.size())}, at::kByte);
-  const at::Tensor arrived =
-      all_to_all_v(message.to(device), sent, got, 0, 0, GroupArgument(group)).cpu();
-  const auto* from = static_cast<const char*>(arrived.const_data_ptr());
-  for (size_t rank = 0; rank < ranks; ++rank) {
-    if (rank == own) continue;
-    visit_given(stream, round, rank, own,
-                [&](const Filled& tensor, const Source&, const CommonRun& run) {
-                  const auto size = static_cast<uint64_t>(run.count) * tensor.element;
-                  take(tensor, run, {from, size});
-                  from += size;
-                });
+
+ private:
+  // A long run that cannot arrive where it belongs.
+  struct Arriving {
+    const Filled* tensor = nullptr;
+    CommonRun run;
+    at::Tensor bytes;
+  };
+
+  static constexpr uint64_t kLong = uint64_t{1} << 20;
+  static constexpr int kLongRunTag = 0x5aa;
+
+  // The same on both sides.
+  bool is_long(const Filled& tensor, const CommonRun& run) const {
+    return device_.is_cpu() && bytes_of(tensor, run) >= kLong;
   }
-}
+
+  template <typename Visit>
+  void visit_others(const Visit& visit) const {
+    for (size_t rank = 0; rank < ranks_; ++rank) {
+      if (rank != own_) visit(rank);
+    }
+  }
+
+  void receive_long(const std::vector<Filled>& stream, const Round& round) {
+    visit_others([&](size_t rank) {
+      visit_given(stream, round, rank, own_,
+                  [&](const Filled& tensor, const Source&, const CommonRun& run) {
+                    if (!is_long(tensor, run)) return;
+                    const auto size = static_cast<int64_t>(bytes_of(tensor, run));
+                    char* const memory = tensor.target->own_memory(
+                        static_cast<uint64_t>(run.in_second) * tensor.element);
+                    std::vector<at::Tensor> to = {memory == nullptr
+                                                      ? at::empty({size}, at::kByte)
+                                                      : at::from_blob(memory, {size}, at::kByte)};
+                    works_.push_back(group_->recv(to, static_cast<int>(rank), kLongRunTag));
+                    if (memory == nullptr) arriving_.push_back({&tensor, run, to[0]});
+                  });
+    });
+  }
+
+  void send_long(const std::vector<Filled>& stream, const Round& round, const Staged& staged) {
+    visit_others([&](size_t rank) {
+      visit_given(
+          stream, round, own_, rank,
+          [&](const Filled& tensor, const Source& source, const CommonRun& run) {
+            if (!is_long(tensor, run)) return;
+            const std::string_view bytes = staged.of(tensor, source, run);
+            std::vector<at::Tensor> sent = {at::from_blob(
+                const_cast<char*>(bytes.data()), {static_cast<int64_t>(bytes.size())}, at::kByte)};
+            works_.push_back(group_->send(sent, static_cast<int>(rank), kLongRunTag));
+          });
+    });
+  }
+
+  void exchange_short(const std::vector<Filled>& stream, const Round& round, const Staged& staged) {
+    std::vector<int64_t> sent(ranks_), got(ranks_);
+    packed_.clear();
+    visit_others([&](size_t rank) {
+      const size_t before = packed_.size();
+      visit_given(stream, round, own_, rank,
+                  [&](const Filled& tensor, const Source& source, const CommonRun& run) {
+                    if (is_long(tensor, run)) return;
+                    const std::string_view bytes = staged.of(tensor, source, run);
+                    packed_.insert(packed_.end(), bytes.begin(), bytes.end());
+                  });
+      sent[rank] = static_cast<int64_t>(packed_.size() - before);
+      visit_given(stream, round, rank, own_,
+                  [&](const Filled& tensor, const Source&, const CommonRun& run) {
+                    if (!is_long(tensor, run)) {
+                      got[rank] += static_cast<int64_t>(bytes_of(tensor, run));
+                    }
+                  });
+    });
+    const at::Tensor message =
+        at::from_blob(packed_.data(), {static_cast<int64_t>(packed_.size())}, at::kByte);
+    const at::Tensor arrived =
+        all_to_all_v(message.to(device_), sent, got, 0, 0, GroupArgument(group_)).cpu();
+    const auto* from = static_cast<const char*>(arrived.const_data_ptr());
+    visit_others([&](size_t rank) {
+      visit_given(stream, round, rank, own_,
+                  [&](const Filled& tensor, const Source&, const CommonRun& run) {
+                    if (is_long(tensor, run)) return;
+                    const uint64_t size = bytes_of(tensor, run);
+                    take(tensor, run, {from, size});
+                    from += size;
+                  });
+    });
+  }
+
+  const GroupArgument::Handle group_;
+  const c10::Device device_;
+  const size_t ranks_;
+  const size_t own_;
+  std::vector<char> packed_;
+  std::vector<c10::intrusive_ptr<c10d::Work>> works_;
+  std::vector<Arriving> arriving_;
+};
 
 }  // namespace
 
@@ -268,6 +356,7 @@ void fill_from_regions(const GroupArgument::Handle& group, c10::Device device,
   const uint64_t share = kMostSent / ranks / kFilledAlignment * kFilledAlignment;
   const uint64_t most = std::max(kLeastRound, share);
   Staged staged;
+  Exchange exchange(group, device);
   for (Round round{0, most}; round.begin < stream.back().end;
        round = {round.end, round.end + most}) {
     read_together(*group, device, [&] { staged.read(stream, round, ranks, own, read); });
@@ -279,7 +368,7 @@ void fill_from_regions(const GroupArgument::Handle& group, c10::Device device,
     visit_filled(stream, round, [&](const Filled& tensor, int64_t, int64_t) {
       is_any_sent = is_any_sent || tensor.travels;
     });
-    if (is_any_sent) exchange(group, device, stream, round, staged);
+    if (is_any_sent) exchange.run(stream, round, staged);
   }
 }
 
