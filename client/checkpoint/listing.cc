@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <filesystem>
+#include <set>
 #include <tuple>
 #include <utility>
 
@@ -49,8 +50,12 @@ void CountFiles(const fs::path& path, CheckpointEntry* entry) {
   entry->written = ModifiedAt(path);
 }
 
-void CheckFiles(const fs::path& path, const Manifest& manifest, CheckpointEntry* entry) {
-  for (const auto& [name, file] : manifest.files) {
+void CheckFiles(const StepDirectory& checkpoint, CheckpointEntry* entry) {
+  const fs::path path = checkpoint.path;
+  const std::set<std::string> elsewhere = FilesOfOtherHosts(checkpoint);
+  entry->files_elsewhere = elsewhere.size();
+  for (const auto& [name, file] : checkpoint.manifest.files) {
+    if (elsewhere.contains(name)) continue;
     std::error_code error;
     const uint64_t bytes = fs::file_size(path / name, error);
     if (error) {
@@ -90,7 +95,7 @@ CheckpointEntry Look(const fs::path& path) {
   entry.step = manifest.step;
   entry.sequence = manifest.sequence;
   entry.written = manifest.written != 0 ? manifest.written : ModifiedAt(path / kManifestName);
-  CheckFiles(path, manifest, &entry);
+  CheckFiles(*read, &entry);
   return entry;
 }
 

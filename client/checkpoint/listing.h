@@ -28,6 +28,8 @@ struct CheckpointEntry {
   // What its files have on the disk, without the manifest.
   uint64_t bytes = 0;
   size_t files = 0;
+  // Those that other hosts have, where hosts share no file system.
+  size_t files_elsewhere = 0;
 };
 
 // Whether the path is a directory with entries of checkpoints, and not one checkpoint.

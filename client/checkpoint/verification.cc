@@ -6,6 +6,7 @@
 #include <atomic>
 #include <filesystem>
 #include <memory>
+#include <set>
 #include <tuple>
 #include <utility>
 
@@ -57,8 +58,10 @@ class Verifier {
     auto read = ReadStepDirectory(path);
     if (!read.ok()) return AddDamage(path + "/" + kManifestName, read.status());
     checkpoints_.push_back(std::make_unique<StepDirectory>(*std::move(read)));
+    const std::set<std::string> elsewhere = FilesOfOtherHosts(*checkpoints_.back());
+    if (!elsewhere.empty()) result_.parts.push_back(path);
     for (const auto& [name, file] : checkpoints_.back()->manifest.files) {
-      AddFile(path + "/" + name, file);
+      if (!elsewhere.contains(name)) AddFile(path + "/" + name, file);
     }
   }
 
@@ -86,6 +89,7 @@ class Verifier {
     // Pieces of tensors may be whole as files, and not cover their tensors.
     for (const auto& checkpoint : checkpoints_) {
       if (!sound_) break;
+      if (std::ranges::find(result_.parts, checkpoint->path) != result_.parts.end()) continue;
       const auto opened = OpenStepDirectory(checkpoint->path);
       if (!opened.ok()) AddDamage(checkpoint->path, opened.status());
     }

@@ -34,6 +34,8 @@ struct Verification {
   uint64_t more_damages = 0;    // that are not in the list
   // Checkpoints that are not complete, which are not read.
   std::vector<std::string> unfinished;
+  // Checkpoints of which other hosts have a part: what is here is read.
+  std::vector<std::string> parts;
 };
 
 struct VerifyOptions {

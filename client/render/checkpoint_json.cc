@@ -80,6 +80,7 @@ std::string CheckpointsJson(const std::string& path,
                        {"written", WrittenAt(each.written)},
                        {"bytes", each.bytes},
                        {"files", each.files},
+                       {"filesElsewhere", each.files_elsewhere},
                        {"state", StateName(each.state)},
                        {"problem", EscapeBytes(each.problem)}});
   }
@@ -119,7 +120,8 @@ std::string VerificationJson(const std::string& path, const Verification& verifi
                   {"files", std::move(files)},
                   {"damages", std::move(damages)},
                   {"moreDamages", verification.more_damages},
-                  {"unfinished", Names(verification.unfinished)}});
+                  {"unfinished", Names(verification.unfinished)},
+                  {"parts", Names(verification.parts)}});
 }
 
 std::string ConversionJson(const std::string& from, const std::string& to,

@@ -24,8 +24,13 @@ std::string Shape(const std::vector<int64_t>& shape) {
 
 std::string State(const CheckpointEntry& checkpoint, bool is_newest) {
   switch (checkpoint.state) {
-    case CheckpointEntry::State::kComplete:
-      return is_newest ? "complete, the newest" : "complete";
+    case CheckpointEntry::State::kComplete: {
+      std::string state = is_newest ? "complete, the newest" : "complete";
+      if (checkpoint.files_elsewhere > 0) {
+        state += fmt::format("; {} on other hosts", Count(checkpoint.files_elsewhere, "file"));
+      }
+      return state;
+    }
     case CheckpointEntry::State::kUnfinished:
       return "not complete: " + EscapeControls(checkpoint.problem);
     case CheckpointEntry::State::kDamaged:
@@ -97,6 +102,9 @@ std::string VerificationReport(const std::string& path, const Verification& veri
   }
   for (const std::string& each : verification.unfinished) {
     out += fmt::format("{} is not complete, and was not read\n", EscapeControls(each));
+  }
+  for (const std::string& each : verification.parts) {
+    out += fmt::format("{} has files on other hosts, which were not read\n", EscapeControls(each));
   }
   const uint64_t damaged = verification.damages.size() + verification.more_damages;
   const bool has_hashes = !verification.files.empty() && !verification.files[0].hash.empty();

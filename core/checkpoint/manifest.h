@@ -11,8 +11,13 @@
 //    "kept_values": {"scheduler": "<hexadecimal>", ...},
 //    "files": {"model.safetensors": {"bytes": 1234, "chunks": [[1234, "<XXH3-128>"]]}, ...}}
 //
-// A file that holds pieces also has "pieces": {"<stored tensor>": {"tensor": "w", "global_shape":
-// [8, 4], "begin": [4, 0]}, ...}. A chunk has at most 1 GiB.
+// A chunk has at most 1 GiB.
+//
+// Hosts that share no file system have files of their own, "model-00001-of-00002.safetensors" and
+// so on, and the same manifest, which lists the files of all. It has "hosts": ["node-a", "node-b"],
+// in the order of the files' numbers. A file that holds pieces has "pieces": {"<stored tensor>":
+// {"tensor": "w", "global_shape": [8, 4], "begin": [4, 0]}, ...}. Its other tensors are whole, and
+// the same at each host.
 //
 // Version 1 has "sha256" of each file in place of its chunks, and neither "save" nor "written".
 #pragma once

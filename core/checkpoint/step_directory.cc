@@ -15,6 +15,11 @@ namespace fs = std::filesystem;
 // What is kept as bytes is in it, so that it has no small limit.
 constexpr uint64_t kMostManifestBytes = uint64_t{1} << 31;
 
+// What the names of a host's files have in common: "-00002-of-00003.safetensors".
+std::string HostPart(const std::string& file) {
+  return file.substr(std::min(file.size(), file.find_first_of(".-")));
+}
+
 }  // namespace
 
 bool IsStepName(const std::string& name) {
@@ -57,6 +62,24 @@ absl::StatusOr<std::vector<StepDirectory>> ListStepDirectories(const std::string
     return a.manifest.sequence < b.manifest.sequence;
   });
   return found;
+}
+
+std::set<std::string> FilesOfOtherHosts(const StepDirectory& checkpoint) {
+  std::set<std::string> absent;
+  if (checkpoint.manifest.hosts.empty()) return absent;
+  std::set<std::string> here;
+  for (const auto& [name, file] : checkpoint.manifest.files) {
+    std::error_code error;
+    if (fs::exists(fs::path(checkpoint.path) / name, error) || error) {
+      here.insert(HostPart(name));
+    } else {
+      absent.insert(name);
+    }
+  }
+  std::erase_if(absent, [&](const std::string& name) {
+    return here.empty() || here.contains(HostPart(name));
+  });
+  return absent;
 }
 
 }  // namespace meshrun

@@ -2,6 +2,7 @@
 // is parallel/checkpoint's part. Errors: see tensor_source.h.
 #pragma once
 
+#include <set>
 #include <string>
 #include <vector>
 
@@ -31,10 +32,16 @@ absl::StatusOr<StepDirectory> ReadStepDirectory(const std::string& path);
 absl::StatusOr<std::vector<StepDirectory>> ListStepDirectories(const std::string& directory,
                                                                bool tolerant = false);
 
+// Files of a checkpoint of several hosts that are not here, and of whose host no file is: each host
+// has its own, "model-00002-of-00003.safetensors" and so on. None if no file at all is here.
+std::set<std::string> FilesOfOtherHosts(const StepDirectory& checkpoint);
+
 // All tensors of its files: those of model.safetensors under their names, those of
 // optimizer.safetensors and kept.safetensors as "optimizer/<name>" and "kept/<name>". A file of one
 // host or rank counts by its name up to the first "." or "-". Pieces are read as the tensor that
-// they are of. What is read is compared with the hashes of the manifest first.
+// they are of. Hosts that share no file system may store the same: one of them is read. Files of
+// other hosts may be missing where those that are here have all tensors. What is read is compared
+// with the hashes of the manifest first.
 absl::StatusOr<TensorSourcePtr> OpenStepDirectory(const std::string& path);
 
 }  // namespace meshrun

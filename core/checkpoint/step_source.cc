@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstring>
 #include <mutex>
+#include <set>
 #include <utility>
 
 #include "core/checkpoint/checked_file.h"
@@ -91,11 +92,16 @@ std::string PrefixOf(const std::string& file) {
 
 class StepSource : public TensorSource {
  public:
-  explicit StepSource(StepDirectory checkpoint) : checkpoint_(std::move(checkpoint)) {}
+  explicit StepSource(StepDirectory checkpoint)
+      : checkpoint_(std::move(checkpoint)), others_(FilesOfOtherHosts(checkpoint_)) {}
 
   absl::Status Open() {
     for (const auto& [name, file] : checkpoint_.manifest.files) {
       MESHRUN_RETURN_IF_ERROR(OpenFile(name, file));
+    }
+    // Pieces of tensors of which no other file has any.
+    for (const std::string& name : elsewhere_) {
+      if (!parts_.contains(name)) return missing_;
     }
     for (auto& [name, parts] : parts_) {
       const std::string subject = fmt::format("{}: {}", checkpoint_.path, name);
@@ -104,7 +110,8 @@ class StepSource : public TensorSource {
       if (!bytes.ok()) return Damaged(std::string(bytes.status().message()));
       std::vector<const TensorBox*> boxes;
       for (const Part& part : parts) boxes.push_back(&part.box);
-      MESHRUN_RETURN_IF_ERROR(CheckCover(subject, tensor.shape, boxes));
+      const absl::Status covered = CheckCover(subject, tensor.shape, boxes);
+      if (!covered.ok()) return missing_.ok() ? covered : missing_;
       std::erase_if(parts, [](const Part& part) {
         return std::ranges::find(part.box.sizes, 0) != part.box.sizes.end();
       });
@@ -156,13 +163,21 @@ class StepSource : public TensorSource {
     return absl::DataLossError(fmt::format("{} is damaged: {}", checkpoint_.path, problem));
   }
 
+  // A file of another host may be missing: each host has all that is not in pieces.
   absl::Status OpenFile(const std::string& name, const Manifest::File& file) {
+    const std::vector<std::string>& hosts = checkpoint_.manifest.hosts;
     auto checked = CheckedFile::Open(checkpoint_.path + "/" + name, file);
-    if (!checked.ok() && !checkpoint_.manifest.hosts.empty()) {
-      return absl::Status(checked.status().code(),
-                          fmt::format("{}; the hosts {} wrote a part of this checkpoint each",
-                                      std::string(checked.status().message()),
-                                      fmt::join(checkpoint_.manifest.hosts, ", ")));
+    if (!checked.ok() && !hosts.empty()) {
+      const absl::Status problem(
+          checked.status().code(),
+          fmt::format("{}; the hosts {} wrote a part of this checkpoint each",
+                      std::string(checked.status().message()), fmt::join(hosts, ", ")));
+      if (!others_.contains(name)) return problem;
+      if (missing_.ok()) missing_ = problem;
+      for (const auto& [stored, piece] : file.pieces) {
+        elsewhere_.push_back(PrefixOf(name) + piece.tensor);
+      }
+      return absl::OkStatus();
     }
     if (!checked.ok()) return checked.status();
     files_.push_back(std::make_unique<ChunkReader>(file, *std::move(checked)));
@@ -179,15 +194,23 @@ class StepSource : public TensorSource {
       }
       const std::string full = prefix + (is_whole ? stored : piece->second.tensor);
       const auto [at, is_new] = tensors_.emplace(full, whole);
-      if (!is_new && is_whole) return Damaged(full + " is stored twice");
+      if (!is_new && is_whole && hosts.empty()) return Damaged(full + " is stored twice");
       if (at->second != whole) return Damaged("the pieces of " + full + " differ in their whole");
-      parts_[full].push_back({std::move(box), reader, entry.begin});
+      std::vector<Part>& parts = parts_[full];
+      // Several hosts have it.
+      if (!hosts.empty() && std::ranges::find(parts, box, &Part::box) != parts.end()) continue;
+      parts.push_back({std::move(box), reader, entry.begin});
     }
     return absl::OkStatus();
   }
 
   const StepDirectory checkpoint_;
+  const std::set<std::string> others_;
   std::vector<std::unique_ptr<ChunkReader>> files_;
+  // Why a file of another host is not read; OK: all are here.
+  absl::Status missing_;
+  // Tensors of which such files have pieces.
+  std::vector<std::string> elsewhere_;
   std::map<std::string, TensorInfo> tensors_;
   std::map<std::string, std::vector<Part>> parts_;
 };

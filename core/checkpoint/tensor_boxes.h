@@ -17,6 +17,7 @@ struct TensorBox {
 
   // "[0, 4] to [2, 8]", the end excluded.
   std::string Describe() const;
+  bool operator==(const TensorBox&) const = default;
 };
 
 // Whether the boxes cover the tensor, and each element once. Boxes without elements do not matter.

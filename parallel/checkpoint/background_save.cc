@@ -3,17 +3,15 @@
 #include <algorithm>
 #include <atomic>
 #include <deque>
-#include <exception>
-#include <map>
 #include <stdexcept>
 #include <thread>
 #include <utility>
 
 #include "core/mutex.h"
 #include "fmt/format.h"
-#include "parallel/base/process.h"
 #include "parallel/checkpoint/chunk_notes.h"
 #include "parallel/checkpoint/raised_by.h"
+#include "parallel/checkpoint/save_leader.h"
 
 namespace meshrun {
 namespace {
@@ -28,14 +26,9 @@ constexpr seconds kSlow(10);
 // How long a thread that is given up is waited for: a disk may hold it.
 constexpr seconds kLeave(5);
 
-// First characters of the text that ends a stage.
-constexpr char kWritten = 'w';
-constexpr char kRefused = 'r';
-constexpr char kFailed = 'f';
-
 // The problem in the text of a stage.
 SaveOutcome problem_in(const std::string& text) {
-  return {text[0] == kRefused ? Kind::kRefused : Kind::kFailed, text.substr(1)};
+  return {text[0] == kRefusedText ? Kind::kRefused : Kind::kFailed, text.substr(1)};
 }
 
 }  // namespace
@@ -53,15 +46,10 @@ struct BackgroundSave::State {
         meeting(make_meeting([this] { return stopped.load(); })) {}
 
   void run();
-  SaveOutcome save(std::optional<UnfinishedStep>& step);
-  // What `work` raises, as the text of a stage; empty: nothing. SaveGivenUp passes.
-  std::string problem_of(const std::function<void()>& work);
+  SaveOutcome save();
   // This rank's part of "written".
   void write_ranges(const std::string& path);
   std::optional<Batch> next_batch();
-  std::map<std::string, Manifest::File> files_written(const std::string& path) const;
-  // The leader's last part. Returns the text of "finished".
-  std::string finish(UnfinishedStep& step);
   // From here on the save cannot be given up. Raises where it is already.
   void begin_commit();
   void drop_ranges();
@@ -76,6 +64,8 @@ struct BackgroundSave::State {
   std::atomic<uint64_t> added = 0;
   RangeWriter writer;
   SaveMeeting meeting;
+  // Absent where this rank leads no site.
+  std::optional<SaveLeader> leader;
 
   mutable Mutex mu;
   mutable CondVar changed;
@@ -121,7 +111,7 @@ std::optional<BackgroundSave::State::Batch> BackgroundSave::State::next_batch() 
 
 void BackgroundSave::State::write_ranges(const std::string& path) {
   ChunkNotes notes(task.files.size());
-  for (size_t i = 0; task.rank == 0 && i < task.files.size(); ++i) {
+  for (size_t i = 0; task.leads && i < task.files.size(); ++i) {
     const SavedFile& file = task.files[i];
     const FileRange head{.begin = 0, .bytes = file.head.size(), .memory = file.head.data()};
     added += head.bytes;
@@ -137,40 +127,7 @@ void BackgroundSave::State::write_ranges(const std::string& path) {
   }
   if (stopped) throw SaveGivenUp("the save was given up");
   check_status(writer.flush());
-  if (task.sees_directory) check_status(notes.write(path, task.rank));
-}
-
-std::map<std::string, Manifest::File> BackgroundSave::State::files_written(
-    const std::string& path) const {
-  ChunkNotes all(task.files.size());
-  for (int rank = 0; rank < task.ranks; ++rank) check_status(all.read(path, rank));
-  std::map<std::string, Manifest::File> files;
-  for (size_t i = 0; i < task.files.size(); ++i) {
-    const SavedFile& file = task.files[i];
-    files[file.name] = {.bytes = file.bytes,
-                        .sha256 = "",
-                        .chunks = value_of(all.cover(i, file.name, file.bytes)),
-                        .pieces = {}};
-  }
-  return files;
-}
-
-std::string BackgroundSave::State::problem_of(const std::function<void()>& work) {
-  std::exception_ptr given_up;
-  char kind = kFailed;
-  const std::string problem = detail::raised_by([&] {
-    try {
-      work();
-    } catch (const SaveGivenUp&) {
-      given_up = std::current_exception();
-    } catch (const CommitRefused&) {
-      kind = kRefused;
-      throw;
-    }
-  });
-  if (given_up) std::rethrow_exception(given_up);
-  if (problem.empty() || kind == kRefused) return problem.empty() ? "" : kind + problem;
-  return kind + fmt::format("rank {} on {}: {}", task.rank, host_name(), problem);
+  check_status(notes.write(path, task.rank));
 }
 
 void BackgroundSave::State::begin_commit() {
@@ -179,64 +136,34 @@ void BackgroundSave::State::begin_commit() {
   is_committing = true;
 }
 
-std::string BackgroundSave::State::finish(UnfinishedStep& step) {
-  Manifest manifest = task.manifest;
-  manifest.files = files_written(step.path());
-  Retention retention = task.retention;
-  if (task.hook) retention.held = task.hook->held();
-  const UnfinishedStep::Finished finished =
-      step.finish(std::move(manifest), retention, [this] { begin_commit(); });
-  if (!finished.problem.empty()) task.say(finished.problem);
-  if (task.hook) task.hook->call(step.named_path());
-  return kWritten + std::to_string(finished.sequence);
-}
-
-SaveOutcome BackgroundSave::State::save(std::optional<UnfinishedStep>& step) {
-  const bool leads = task.rank == 0;
-  std::string problem;
-  if (leads) {
-    problem = problem_of([&] {
-      std::exchange(task.prepare, nullptr)();
-      step.emplace(task.directory, task.manifest.step, task.writer);
-      for (const SavedFile& file : task.files) {
-        check_status(step->create_file(file.name, file.bytes));
-      }
-    });
-    meeting.end("made", problem);
-  } else {
-    problem = meeting.await("made");
-  }
-  const std::string path = unfinished_path(task.directory, task.manifest.step, task.writer.name);
+SaveOutcome BackgroundSave::State::save() {
+  if (task.leads) leader.emplace(task, meeting, [this] { begin_commit(); });
+  if (leader) meeting.arrive(kMadeStage, leader->make(), task.sites);
+  std::string problem = meeting.await(kMadeStage);
   if (problem.empty()) {
-    problem = problem_of([&] { write_ranges(path); });
+    problem = problem_of(task.rank, [this] {
+      write_ranges(unfinished_path(task.directory, task.manifest.step, task.writer.name));
+    });
     // Nothing more is written, and a disk that is full has its room back.
     drop_ranges();
     writer.close();
-    meeting.arrive("written", problem);
-    problem = meeting.await("written");
+    meeting.arrive(kWrittenStage, problem, task.ranks);
+    problem = meeting.await(kWrittenStage);
   }
   drop_ranges();
   if (!problem.empty()) {
-    if (step) step->remove();
+    if (leader) leader->remove();
     return problem_in(problem);
   }
-  std::string end;
-  if (leads) {
-    std::string finished;
-    end = problem_of([&] { finished = finish(*step); });
-    if (end.empty()) end = finished;
-    meeting.end("finished", end);
-  } else {
-    end = meeting.await("finished");
-  }
-  if (end[0] == kWritten) return {Kind::kWritten, "", std::stoll(end.substr(1))};
+  const std::string end = leader ? leader->finish() : meeting.await(kFinishedStage);
+  if (task.sites > 1) meeting.await(kRenamedStage);
+  if (end[0] == kWrittenText) return {Kind::kWritten, "", std::stoll(end.substr(1))};
   return problem_in(end);
 }
 
 void BackgroundSave::State::run() {
   SaveOutcome result;
-  std::optional<UnfinishedStep> step;
-  const std::string raised = detail::raised_by([&] { result = save(step); });
+  const std::string raised = detail::raised_by([&] { result = save(); });
   if (!raised.empty()) {
     result = {Kind::kGivenUp,
               fmt::format("rank {} cannot agree with the others on the checkpoint of step {}: {}",
@@ -245,7 +172,7 @@ void BackgroundSave::State::run() {
   drop_ranges();
   writer.close();
   set_outcome(std::move(result));
-  if (step) step->remove_hidden();
+  if (leader) leader->remove_hidden();
   const MutexLock lock(mu);
   has_left = true;
   changed.NotifyAll();

@@ -1,11 +1,17 @@
 // One save on one rank: a thread that brings its ranges to the disk, agrees with the other ranks'
-// threads through a SaveMeeting, and, on the rank that leads, makes a checkpoint of the whole.
+// threads through a SaveMeeting, and, on the ranks that lead, makes a checkpoint of the whole. Each
+// site (sites.h) has a directory of its own, and a leader; rank 0 is one of them.
 //
-//   leader   makes the directory and its files              -> "made"
-//   all      write their ranges, flush, note their hashes    -> "written"
-//   leader   manifest, commit, rename                        -> "finished"
-//   leader   removes old checkpoints; nobody waits for that, except the next save
+//   leaders  make their directories and files                 -> "made"
+//   all      write their ranges, flush, note their hashes      -> "written"
+//   leaders  tell each other what their files are, and write one manifest, the same at each site
+//            -> "described"
+//   rank 0   commits and renames                               -> "finished"
+//   leaders  the others rename                                 -> "renamed"
+//   leaders  remove old checkpoints; nobody waits for that, except the next save
 //
+// With one site "described" and "renamed" are left out. A crash leaves each site with the former
+// checkpoint, or with the new one, whose name the next load or save gives it where it is missing.
 // A problem of any rank ends the save on all, with the same words, and leaves the checkpoints that
 // were there. While it takes long it says so: "rank 3 writes step 600 for 40 s, 1.2 of 3.0 GiB".
 //
@@ -15,6 +21,7 @@
 #include <chrono>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -40,30 +47,41 @@ struct SaveOutcome {
   int64_t sequence = 0;  // of a written one
 };
 
-// A file of the checkpoint, alike on all ranks.
+// A file of the checkpoint, alike on all ranks of a site.
 struct SavedFile {
   std::string name;
   std::string head;  // its first bytes, which the leader writes
   uint64_t bytes = 0;
 };
 
+// The pieces of files, by the names of the files and of the stored tensors.
+using PiecesByFile = std::map<std::string, std::map<std::string, Manifest::Piece>>;
+
 struct SaveTask {
   std::string directory;
+  // Those of this rank's site, and the pieces in the files of all sites.
   std::vector<SavedFile> files;
-  // Complete except for files and sequence.
+  PiecesByFile pieces;
+  // A text beside them, which has no hash; without a name there is none.
+  std::string index_name;
+  std::string index;
+  // Complete except for files and sequence; the same on all leaders.
   Manifest manifest;
   int rank = 0;
   int ranks = 1;
-  // Rank 0 leads. Ranks that do not see its directory write nothing.
-  bool sees_directory = true;
+  int site = 0;
+  int sites = 1;
+  bool leads = true;
   StepWriter writer;
   Retention retention;
   // Null: nobody is called with the result.
   std::shared_ptr<CommitHook> hook;
   // Absent: no limit.
   std::optional<std::chrono::milliseconds> timeout;
-  // What the leader does before it makes the directory.
-  std::function<void()> prepare = [] {};
+  // What rank 0 does before it makes its directory. With several sites it returns a text, with
+  // which the other leaders do their part.
+  std::function<std::string()> prepare = [] { return ""; };
+  std::function<void(const std::string& of_rank_0)> prepare_as_told = [](const std::string&) {};
   // One sentence about a save that takes long, or about an old checkpoint that stays.
   std::function<void(const std::string&)> say;
 };

@@ -2,28 +2,28 @@
 
 #include <ATen/ATen.h>
 
-#include <algorithm>
-#include <filesystem>
+#include <functional>
 #include <map>
-#include <nlohmann/json.hpp>
+#include <span>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 #include <utility>
 
-#include "core/checkpoint/safetensors.h"
 #include "core/hash.h"
 #include "core/os/files.h"
 #include "parallel/base/no_collectives.h"
 #include "parallel/checkpoint/agreement.h"
-#include "parallel/checkpoint/atomic_file.h"
 #include "parallel/checkpoint/checkpoint_writer.h"
-#include "parallel/checkpoint/commit.h"
 #include "parallel/checkpoint/contents.h"
 #include "parallel/checkpoint/hand_on.h"
+#include "parallel/checkpoint/newest_step.h"
 #include "parallel/checkpoint/patience.h"
 #include "parallel/checkpoint/random_streams.h"
 #include "parallel/checkpoint/read_checkpoint.h"
+#include "parallel/checkpoint/region_exchange.h"
+#include "parallel/checkpoint/seen_files.h"
 #include "parallel/checkpoint/seen_sequences.h"
 #include "parallel/checkpoint/status_errors.h"
+#include "parallel/checkpoint/stored_contents.h"
 #include "parallel/checkpoint/tensor_file.h"
 #include "parallel/comm/interface/call_scope.h"
 #include "parallel/nn/optimizer_state.h"
@@ -31,13 +31,11 @@
 namespace meshrun {
 namespace {
 
-using detail::FoundCheckpoint;
 using detail::Mismatch;
 using detail::Parts;
-using nlohmann::json;
 
 // The end of a rank's part.
-enum class Outcome { kDone, kNothing, kDamaged, kMismatch, kRefused, kFile };
+enum class Outcome { kDone, kDamaged, kMismatch, kRefused, kFile };
 
 struct Result {
   Outcome outcome = Outcome::kDone;
@@ -45,10 +43,10 @@ struct Result {
 };
 
 // Runs a rank's part. Nothing escapes, since other ranks wait.
-template <typename Work>
-Result guarded(const Work& work) {
+Result guarded(const std::function<void()>& work) {
   try {
-    return {work(), ""};
+    work();
+    return {};
   } catch (const Mismatch& error) {
     return {Outcome::kMismatch, error.what()};
   } catch (const CommitRefused& error) {
@@ -78,28 +76,12 @@ void raise_together(c10d::ProcessGroup& group, c10::Device device, const Result&
   raise(static_cast<Outcome>(common[0] - '0'), common.substr(1));
 }
 
-// Collective: what rank 0 has found, in the words of all ranks.
-json broadcast_found(c10d::ProcessGroup& group, c10::Device device, const Result& result,
-                     const std::optional<FoundCheckpoint>& found) {
-  json header;
-  if (group.getRank() == 0) {
-    header = {{"outcome", static_cast<int>(result.outcome)}, {"problem", result.problem}};
-    if (found) {
-      header["name"] = std::filesystem::path(found->path).filename().string();
-      header["digest"] = HexEncode(Sha256(found->contents.manifest));
-      header["remedy"] = found->remedy;
-    }
-  }
-  return json::parse(
-      broadcast_text(group, device, header.dump(-1, ' ', false, json::error_handler_t::replace)));
-}
-
 // Null where this rank does not see the checkpoint.
 std::unique_ptr<detail::CheckpointReader> open_if_seen(const std::string& path,
-                                                       const std::string& digest) {
+                                                       const CommittedStep& step) {
   const std::string manifest = path + "/" + kManifestName;
   const auto text = os::ReadFile(manifest);
-  if (!text.ok() || HexEncode(Sha256(*text)) != digest) return nullptr;
+  if (!text.ok() || Sha256(*text) != step.digest) return nullptr;
   return std::make_unique<detail::CheckpointReader>(
       StepDirectory{path, value_of(DecodeManifest(manifest, *text))});
 }
@@ -161,59 +143,43 @@ std::optional<TrainingProgress> CheckpointDirectory::load(torch::nn::Module& mod
   const Parts parts(module, kept);
   const c10::Device device = parts.device();
 
-  std::optional<FoundCheckpoint> found;
-  Result result;
-  detail::run_patiently(*group, device, [&] {
-    if (group->getRank() != 0) return;
-    result = guarded([&] {
-      found = detail::find_newest(path_, step_to_load(path_), options_.identity,
-                                  options_.former_file, parts, optimizer, kept);
-      return found ? Outcome::kDone : Outcome::kNothing;
-    });
-  });
-  const json header = broadcast_found(*group, device, result, found);
-  const auto outcome = static_cast<Outcome>(header.at("outcome").get<int>());
-  raise(outcome, header.at("problem").get<std::string>());
-  if (outcome == Outcome::kNothing) return std::nullopt;
-
+  std::string remedy;
   // What is damaged is found before anything is changed.
-  const std::string path = path_ + "/" + header.at("name").get<std::string>();
-  const auto remedy = header.at("remedy").get<std::string>();
-  std::unique_ptr<detail::CheckpointReader> reader;
-  const auto with_remedy = [&](const std::function<void()>& work) {
-    detail::run_patiently(*group, device, [&] {
-      result = guarded([&] {
-        work();
-        return Outcome::kDone;
-      });
-    });
+  const auto together = [&](const std::function<void()>& work) {
+    Result result;
+    detail::run_patiently(*group, device, [&] { result = guarded(work); });
     if (result.outcome == Outcome::kDamaged) result.problem += remedy;
     raise_together(*group, device, result);
   };
-  with_remedy([&] {
-    reader = open_if_seen(path, header.at("digest").get<std::string>());
-    if (found && !reader) throw std::runtime_error(path + " has changed while it was read");
+  const auto newest = detail::find_newest(*group, device, path_, options_.former_file, together);
+  if (!newest) return std::nullopt;
+  remedy = newest->remedy;
+  const std::string path = named_path(path_, newest->committed.step);
+  std::unique_ptr<detail::CheckpointReader> reader;
+  together([&] { reader = open_if_seen(path, newest->committed); });
+  const detail::SeenFiles seen(*group, device, reader.get());
+  if (!seen.root()) throw CheckpointFileError(path + " has changed while it was read");
+  const int root = *seen.root();
+  const detail::OutlinesByFile stored = seen.outlines();
+  std::optional<detail::Contents> contents;
+  together([&] {
+    if (group->getRank() != root) return;
+    contents =
+        detail::contents_of(reader->step(), stored, options_.identity, parts, optimizer, kept);
   });
-  const std::vector<int64_t> sees = number_by_rank(*group, device, reader ? 1 : 0);
-  const auto readers = static_cast<size_t>(std::count(sees.begin(), sees.end(), 1));
-  const auto place = sees.begin() + group->getRank();
-  const auto index = static_cast<size_t>(std::count(sees.begin(), place, 1));
-  with_remedy([&] {
-    if (reader) reader->verify(index, readers);
-  });
+  together([&] { seen.verify(); });
 
+  const auto fill = [&](std::vector<detail::Target>& targets) {
+    if (seen.is_whole_everywhere()) return together([&] { reader->fill(targets); });
+    const std::vector<detail::HeldRegion> nothing;
+    detail::fill_from_regions(
+        group, device, reader ? reader->held() : nothing, targets,
+        [&](size_t index, uint64_t from, std::span<char> to) { reader->read(index, from, to); });
+  };
   Manifest manifest;
   try {
-    manifest = detail::hand_on(group, 0, found ? std::optional(found->contents) : std::nullopt,
-                               "the checkpoint in " + path_, parts, optimizer, kept,
-                               [&](std::vector<detail::Target>& targets) {
-                                 if (readers == sees.size())
-                                   return with_remedy([&] { reader->fill(targets); });
-                                 detail::broadcast_targets(
-                                     group, 0, device, targets,
-                                     [&](const detail::Target& target, uint64_t from,
-                                         std::span<char> to) { reader->read(target, from, to); });
-                               });
+    manifest = detail::hand_on(group, root, contents, "the checkpoint in " + path_, parts,
+                               optimizer, kept, fill);
   } catch (const Mismatch& error) {
     throw CheckpointMismatchError(error.what());
   } catch (const DamagedCheckpoint& error) {

@@ -13,15 +13,21 @@
 // (nn/sharded_parameters.h), as a ShardTensor, or with moments in slices
 // (zero_redundancy_optimizer.h). Python's safetensors reads the files.
 //
-// Every rank that sees the directory writes its own ranges of the files, and reads what it needs:
-// no rank ever has more than its own state and 256 MiB. What all ranks hold is written by all, a
-// share each. A sample of each such tensor is compared; where ranks have other values, and for
-// buffers, rank 0's are written. Pieces that are not one range of a file travel to ranks that get
-// ranges. Ranks on hosts that do not see the directory of rank 0 write nothing, and get from rank 0
-// what they load. A crash leaves the former checkpoints. Under meshrun the coordinator commits a
-// checkpoint before it is renamed, so that a rank which the job has left behind writes none; one
-// that was committed and not renamed is finished by the next load(). The newest complete one is
-// read; older ones are removed.
+// Every rank writes its own ranges of the files, and reads what it needs: no rank ever has more
+// than its own state and 256 MiB. What all ranks hold is written by all, a share each. A sample of
+// each such tensor is compared; where ranks have other values, and for buffers, rank 0's are
+// written. Pieces that are not one range of a file travel to ranks that get ranges.
+//
+// Hosts need not share DIR. Ranks find out which of them see one directory. Where there are
+// several, each has files of its own, model-00001-of-00002.safetensors and so on, with all that is
+// not in pieces and the pieces of its ranks, and the same manifest.json. load() takes from every
+// host what it has: one host is enough for a training without pieces. Copied into one directory,
+// the files are read by any world.
+//
+// A crash leaves the former checkpoints. Under meshrun the coordinator commits a checkpoint before
+// it is renamed, so that a rank which the job has left behind writes none; one that was committed
+// and not renamed everywhere is finished by the next load(). The newest complete one is read; older
+// ones are removed.
 //
 // save_async() copies this rank's ranges into memory that stays for the next one, and returns;
 // threads write them. Whatever comes next waits for it: save(), save_async(), load(), wait(), and
@@ -47,7 +53,7 @@
 //   CheckpointMismatchError   the checkpoint is of another run, model or optimizer, or keeps other
 //                             values: both sides
 //   CheckpointFileError       the system refuses to read or write, or `timeout` is over; load():
-//                             the job's newest commit is not on the host where rank 0 is now
+//                             the job's newest commit, or a part of it, is on no host of the job
 //   CheckpointRefusedError    another generation of the job holds the right to write checkpoints
 //   c10::NotImplementedError  the optimizer is none of Adam, AdamW, SGD; a parameter or a buffer is
 //                             a ShardTensor of summands (Partial)
@@ -116,9 +122,9 @@ struct CheckpointOptions {
   // Limit for writing one; absent: none.
   std::optional<std::chrono::milliseconds> timeout = {};
   // A program that rank 0 calls with the path of each checkpoint once it is durable, one call after
-  // the other, to copy it to an object store, say. Until the call has ended the checkpoint stays.
-  // Only the end of the job waits for it. If it fails that is said, and nothing changes. Empty:
-  // none.
+  // the other, to copy it to an object store, say; a rank of every other directory of a job whose
+  // hosts share none does, too. Until the call has ended the checkpoint stays. Only the end of the
+  // job waits for it. If it fails that is said, and nothing changes. Empty: none.
   std::string on_commit = {};
   // All ranks that train; the world where absent.
   GroupArgument group = {};

@@ -1,7 +1,6 @@
 #include "parallel/checkpoint/checkpoint_writer.h"
 
 #include <ATen/ATen.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
@@ -10,7 +9,7 @@
 #include <random>
 #include <utility>
 
-#include "core/os/files.h"
+#include "core/checkpoint/safetensors_index.h"
 #include "fmt/format.h"
 #include "parallel/checkpoint/agreement.h"
 #include "parallel/checkpoint/background_saves.h"
@@ -18,8 +17,11 @@
 #include "parallel/checkpoint/file_tensors.h"
 #include "parallel/checkpoint/patience.h"
 #include "parallel/checkpoint/raised_by.h"
+#include "parallel/checkpoint/save_leader.h"
 #include "parallel/checkpoint/saved_state.h"
 #include "parallel/checkpoint/seen_sequences.h"
+#include "parallel/checkpoint/site_plan.h"
+#include "parallel/checkpoint/site_ranges.h"
 #include "parallel/checkpoint/together.h"
 
 namespace meshrun::detail {
@@ -65,17 +67,26 @@ std::string random_number() {
   return fmt::format("{:08x}{:08x}", device(), device());
 }
 
-// The files' headers; those of one rank are those of all.
-ByFile<SafetensorsHeader> lay_out(const std::string& path, const FileTensors& tensors) {
-  ByFile<SafetensorsHeader> headers;
-  for (size_t file = 0; file < headers.size(); ++file) {
-    Outline outline;
-    for (const auto& [name, tensor] : tensors[file]) outline[name] = tensor.info;
-    auto header = LayOutSafetensors(path + "/" + kFileNames[file], outline);
-    if (!header.ok()) throw CheckpointFileError(std::string(header.status().message()));
-    headers[file] = *std::move(header);
+// Adds the files of this rank's site. Returns the place of each kind among them.
+ByFile<size_t> add_files(SaveTask& task, const SitePlan& plan, bool keeps) {
+  ByFile<size_t> places = {};
+  for (const FileKind kind : {kModel, kOptimizer, kKept}) {
+    if (kind == kKept && !keeps) continue;
+    const SafetensorsHeader& header = plan.headers[kind];
+    places[kind] = task.files.size();
+    task.files.push_back(
+        {site_file_name(kind, static_cast<size_t>(task.site), static_cast<size_t>(task.sites)),
+         EncodeSafetensorsHeader(header), header.file_bytes});
   }
-  return headers;
+  return places;
+}
+
+// Collective: the manifest of rank 0, on all ranks, since each site writes the same.
+Manifest of_rank_0(c10d::ProcessGroup& group, c10::Device device, Manifest own,
+                   const Sites& sites) {
+  own.hosts = sites.hosts;
+  return value_of(
+      DecodeManifest("the manifest of rank 0", broadcast_text(group, device, EncodeManifest(own))));
 }
 
 }  // namespace
@@ -148,38 +159,12 @@ void CheckpointWriter::wait() {
   await(group, background_device_, *save);
 }
 
-std::vector<bool> CheckpointWriter::find_sees(const Group& group, c10::Device device,
-                                              const std::string& save) {
-  const auto ranks = static_cast<size_t>(group->getSize());
-  if (ranks == 1) return {true};
-  if (seen_by_ && seen_by_->lock() == group) return sees_;
-  // A name that nobody has asked for before: no file system remembers that it was missing.
-  const std::string probe = path_ + "/.probe-" + save;
-  const bool leads = group->getRank() == 0;
-  std::string problem;
-  run_patiently(*group, device, [&] {
-    if (!leads) return;
-    absl::Status made = os::MakeDirectories(path_);
-    if (made.ok()) made = os::WriteFileAtomically(probe, save, 0666, /*sync=*/false);
-    if (!made.ok()) problem = "cannot create " + std::string(made.message());
-  });
-  problem = common_problem(*group, device, problem);
-  if (!problem.empty()) throw CheckpointFileError(problem);
-  bool has = false;
-  run_patiently(*group, device, [&] {
-    const auto content = os::ReadFile(probe);
-    has = content.ok() && *content == save;
-    if (leads && !has) problem = "cannot read what was just written: " + probe;
-  });
-  problem = common_problem(*group, device, problem);
-  if (!problem.empty()) throw CheckpointFileError(problem);
-  const std::vector<int64_t> sees = number_by_rank(*group, device, has ? 1 : 0);
-  run_patiently(*group, device, [&] {
-    if (leads) ::unlink(probe.c_str());
-  });
-  sees_.assign(sees.begin(), sees.end());
-  seen_by_ = WeakGroup(group);
-  return sees_;
+const Sites& CheckpointWriter::sites_of(const Group& group, c10::Device device,
+                                        const std::string& number) {
+  if (sites_group_ && sites_group_->lock() == group) return sites_;
+  sites_ = find_sites(*group, device, path_, number);
+  sites_group_ = WeakGroup(group);
+  return sites_;
 }
 
 void CheckpointWriter::save(const torch::nn::Module& module, torch::optim::Optimizer& optimizer,
@@ -193,97 +178,116 @@ void CheckpointWriter::save(const torch::nn::Module& module, torch::optim::Optim
   manifest.identity = options_.identity;
   // The greatest of the ranks'.
   manifest.sequence = 1 - least(*group, device, {-seen_sequence(path_)})[0];
-  const ByFile<SafetensorsHeader> headers = lay_out(path_, tensors);
-
-  const bool leads = group->getRank() == 0;
   const CommitRight right = right_of(path_);
   manifest.save = random_number();
   StepWriter step_writer = writer_of(right, manifest.save);
   if (group->getSize() > 1) {
     // Those of rank 0.
     json token = {{"save", manifest.save}, {"writer", step_writer.name}};
-    token = json::parse(broadcast_text(*group, device, leads ? token.dump() : ""));
+    token = json::parse(broadcast_text(*group, device, token.dump()));
     manifest.save = token["save"].get<std::string>();
     step_writer.name = token["writer"].get<std::string>();
   }
   const std::string number = manifest.save;
-  const SavePlace place{group->getRank(), find_sees(group, device, number), device};
+  const Sites& sites = sites_of(group, device, number);
+  if (sites.count() > 1) manifest = of_rank_0(*group, device, std::move(manifest), sites);
+  const auto owned = std::make_shared<FileTensors>(std::move(tensors));
+  const SitePlan plan = plan_files(*owned, sites, path_, *group, device);
 
-  SaveTask task{.directory = path_,
-                .files = {},
-                .manifest = std::move(manifest),
-                .rank = group->getRank(),
-                .ranks = group->getSize(),
-                .sees_directory = place.sees[static_cast<size_t>(group->getRank())],
-                .writer = std::move(step_writer),
-                .retention = {options_.keep, options_.keep_for, options_.keep_every},
-                .hook = hook_,
-                .timeout = options_.timeout,
-                .prepare =
-                    [path = path_, right, before = leads ? previous_ : nullptr] {
-                      if (before) before->wait_left();
-                      finish_committed(path, right);
-                    },
-                .say = say};
-  std::vector<size_t> places(headers.size());
-  for (size_t file = 0; file < headers.size(); ++file) {
-    if (file == kKept && tensors[file].empty()) continue;
-    places[file] = task.files.size();
-    task.files.push_back(
-        {kFileNames[file], EncodeSafetensorsHeader(headers[file]), headers[file].file_bytes});
-  }
+  const int rank = group->getRank();
+  const size_t site = sites.of_rank[static_cast<size_t>(rank)];
+  SaveTask task = task_of(plan, sites, rank, right);
+  task.manifest = std::move(manifest);
+  task.writer = std::move(step_writer);
+  const ByFile<size_t> places = add_files(task, plan, /*keeps=*/!(*owned)[kKept].empty());
   std::shared_ptr<BackgroundSave> save;
   do_together(*group, device, [&] {
     save = std::make_shared<BackgroundSave>(std::move(task), [&](std::function<bool()> is_stopped) {
       SaveMeeting meeting(group->getSize() == 1 ? nullptr : group->getStore()->clone(), number,
-                          group->getSize(), std::move(is_stopped));
-      if (leads) meeting.forget(std::exchange(previous_number_, number));
+                          std::move(is_stopped));
+      const auto count = static_cast<int>(sites.count());
+      if (rank == 0) forget_save(meeting, std::exchange(previous_number_, number), count);
       return meeting;
     });
   });
   previous_ = save;
   const UnlessDone guard(*save);
+  const SavePlace place{rank, sites.members(site), device};
+  const ListRanges list = [&](const TakeRanges& take,
+                              const std::function<void(c10d::ProcessGroup&)>& wait) {
+    const auto take_placed = [&](size_t file, std::vector<FileRange> ranges,
+                                 std::shared_ptr<void> keep) {
+      take(places[file], std::move(ranges), std::move(keep));
+    };
+    if (sites.count() == 1) return list_ranges(*owned, plan.headers, place, take_placed, wait);
+    list_site_ranges(*owned, plan, sites, *group, place, take_placed, wait);
+  };
   if (!in_background) {
-    add_ranges(*save, std::make_shared<FileTensors>(std::move(tensors)), headers, places, place);
+    add_ranges(*save, list, device, owned);
     return await(group, device, *save);
   }
   background_ = save;
   background_group_ = WeakGroup(group);
   background_device_ = device;
   note_background_save(save);
-  add_copies(*save, tensors, headers, places, place);
+  add_copies(*save, list, device);
 }
 
-void CheckpointWriter::add_ranges(BackgroundSave& save, const std::shared_ptr<FileTensors>& tensors,
-                                  const ByFile<SafetensorsHeader>& headers,
-                                  const std::vector<size_t>& places, const SavePlace& place) {
-  list_ranges(
-      *tensors, headers, place,
+SaveTask CheckpointWriter::task_of(const SitePlan& plan, const Sites& sites, int rank,
+                                   const CommitRight& right) const {
+  SaveTask task;
+  task.directory = path_;
+  task.pieces = plan.pieces;
+  if (!plan.index.empty()) task.index_name = kSafetensorsIndexName;
+  task.index = plan.index;
+  task.rank = rank;
+  task.ranks = static_cast<int>(sites.of_rank.size());
+  task.site = static_cast<int>(sites.of_rank[static_cast<size_t>(rank)]);
+  task.sites = static_cast<int>(sites.count());
+  task.leads = sites.leads(rank);
+  task.retention = {options_.keep, options_.keep_for, options_.keep_every};
+  task.hook = hook_;
+  task.timeout = options_.timeout;
+  task.say = say;
+  const auto before = task.leads ? previous_ : nullptr;
+  task.prepare = [path = path_, right, before, is_one = sites.count() == 1]() -> std::string {
+    if (before) before->wait_left();
+    if (!is_one) return finish_and_tell(path, right);
+    finish_committed(path, right);
+    return "";
+  };
+  task.prepare_as_told = [path = path_, before](const std::string& told) {
+    if (before) before->wait_left();
+    finish_as_told(path, told);
+  };
+  return task;
+}
+
+void CheckpointWriter::add_ranges(BackgroundSave& save, const ListRanges& list, c10::Device device,
+                                  const std::shared_ptr<void>& tensors) {
+  list(
       [&](size_t file, std::vector<FileRange> ranges, std::shared_ptr<void> keep) {
-        save.add(places[file], std::move(ranges), keep == nullptr ? tensors : std::move(keep));
+        save.add(file, std::move(ranges), keep == nullptr ? tensors : std::move(keep));
       },
       [&](c10d::ProcessGroup& of) {
-        await_all(of, place.device,
-                  [&](milliseconds most) { return save.wait_for(most, kMostWaiting); });
+        await_all(of, device, [&](milliseconds most) { return save.wait_for(most, kMostWaiting); });
       });
   save.close();
 }
 
-void CheckpointWriter::add_copies(BackgroundSave& save, const FileTensors& tensors,
-                                  const ByFile<SafetensorsHeader>& headers,
-                                  const std::vector<size_t>& places, const SavePlace& place) {
+void CheckpointWriter::add_copies(BackgroundSave& save, const ListRanges& list,
+                                  c10::Device device) {
   std::vector<std::pair<size_t, std::vector<FileRange>>> copied;
-  list_ranges(
-      tensors, headers, place,
+  list(
       [&](size_t file, std::vector<FileRange> ranges, std::shared_ptr<void> keep) {
         if (keep == nullptr) {
-          copied.emplace_back(places[file], std::move(ranges));
+          copied.emplace_back(file, std::move(ranges));
         } else {
-          save.add(places[file], std::move(ranges), std::move(keep));
+          save.add(file, std::move(ranges), std::move(keep));
         }
       },
       [](c10d::ProcessGroup&) {});
-  const std::string problem = raised_by([&] { snapshot_.copy(copied, place.device.is_cuda()); });
+  const std::string problem = raised_by([&] { snapshot_.copy(copied, device.is_cuda()); });
   if (!problem.empty()) return save.fail("cannot copy what is to be written: " + problem);
   for (auto& [file, ranges] : copied) save.add(file, std::move(ranges), snapshot_.keep());
   save.close();

@@ -6,15 +6,18 @@
 #include <torch/nn/module.h>
 #include <torch/optim/optimizer.h>
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
-#include <vector>
 
 #include "parallel/checkpoint/background_save.h"
 #include "parallel/checkpoint/checkpoint.h"
+#include "parallel/checkpoint/commit.h"
 #include "parallel/checkpoint/save_ranges.h"
+#include "parallel/checkpoint/site_plan.h"
+#include "parallel/checkpoint/sites.h"
 
 namespace meshrun::detail {
 
@@ -33,29 +36,33 @@ class CheckpointWriter {
   bool is_writing() const;
 
  private:
+  // Calls the first with ranges of this rank by their place in the task's files, and the second
+  // between two rounds of an exchange.
+  using ListRanges =
+      std::function<void(const TakeRanges&, const std::function<void(c10d::ProcessGroup&)>&)>;
   using Group = c10::intrusive_ptr<c10d::ProcessGroup>;
   using WeakGroup = c10::weak_intrusive_ptr<c10d::ProcessGroup>;
 
   // The save in the background is of a world that is over: nobody waits for it.
   void drop_of_other_world(const Group& group);
-  // Collective. Which ranks see the directory of rank 0.
-  std::vector<bool> find_sees(const Group& group, c10::Device device, const std::string& save);
+  // Collective. Which ranks see one directory.
+  const Sites& sites_of(const Group& group, c10::Device device, const std::string& number);
   // Collective. Waits for the save on all ranks, and raises what became of it.
   void await(const Group& group, c10::Device device, BackgroundSave& save);
 
+  // Without files, manifest and writer.
+  SaveTask task_of(const SitePlan& plan, const Sites& sites, int rank,
+                   const CommitRight& right) const;
   // Gives the save this rank's ranges, or copies of them. Collective over the groups of the pieces.
-  void add_ranges(BackgroundSave& save, const std::shared_ptr<FileTensors>& tensors,
-                  const ByFile<SafetensorsHeader>& headers, const std::vector<size_t>& places,
-                  const SavePlace& place);
-  void add_copies(BackgroundSave& save, const FileTensors& tensors,
-                  const ByFile<SafetensorsHeader>& headers, const std::vector<size_t>& places,
-                  const SavePlace& place);
+  void add_ranges(BackgroundSave& save, const ListRanges& list, c10::Device device,
+                  const std::shared_ptr<void>& keep);
+  void add_copies(BackgroundSave& save, const ListRanges& list, c10::Device device);
 
   const std::string path_;
   const CheckpointOptions options_;
-  // By group of the last save.
-  std::optional<WeakGroup> seen_by_;
-  std::vector<bool> sees_;
+  // Those of the last save's group.
+  std::optional<WeakGroup> sites_group_;
+  Sites sites_;
   Snapshot snapshot_;
   const std::shared_ptr<CommitHook> hook_;
   std::shared_ptr<BackgroundSave> background_;

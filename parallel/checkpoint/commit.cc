@@ -2,10 +2,10 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <nlohmann/json.hpp>
 #include <stdexcept>
 #include <system_error>
 #include <utility>
-#include <vector>
 
 #include "core/hash.h"
 #include "parallel/base/process.h"
@@ -14,6 +14,8 @@
 
 namespace meshrun {
 namespace {
+
+using nlohmann::json;
 
 // Length of the longest commit name that the coordinator accepts.
 constexpr size_t kLongestName = 200;
@@ -79,27 +81,29 @@ StepWriter writer_of(const CommitRight& right, const std::string& save) {
           }};
 }
 
-std::optional<Committed> finish_committed(const std::string& path, const CommitRight& right) {
+void finish_committed(const std::string& path, const CommitRight& right) {
   const auto newest = right.newest();
-  if (!newest) return std::nullopt;
-  return Committed{newest->step,
-                   finish_step_directory(path, newest->step, newest->digest, newest->temporary),
-                   newest->generation == right.generation()};
+  if (newest) finish_step_directory(path, newest->step, newest->digest, newest->temporary);
 }
 
-std::optional<int64_t> step_to_load(const std::string& path) {
-  const auto committed = finish_committed(path, right_of(path));
-  if (!committed) return std::nullopt;
-  if (committed->is_here) return committed->step;
-  if (committed->is_of_this_generation) return std::nullopt;
-  const std::vector<StepDirectory> found = value_of(ListStepDirectories(path));
-  throw std::runtime_error(
-      "the job's newest checkpoint in " + path + ", of step " + std::to_string(committed->step) +
-      ", is not on " + host_name() +
-      ", where rank 0 is now: it is on another host, or was removed. The newest here is " +
-      (found.empty() ? "none" : "that of step " + std::to_string(found.back().manifest.step)) +
-      ". Use a directory that all hosts share; or copy step-" + std::to_string(committed->step) +
-      " from the host that wrote it; to go on from what is here, submit a new job");
+std::string finish_and_tell(const std::string& path, const CommitRight& right) {
+  std::optional<CommittedStep> committed;
+  if (const auto newest = right.newest()) {
+    finish_step_directory(path, newest->step, newest->digest, newest->temporary);
+    committed = CommittedStep{newest->step, newest->digest};
+  } else {
+    committed = newest_named(path);
+  }
+  if (!committed) return "";
+  return json{{"step", committed->step}, {"digest", HexEncode(committed->digest)}}.dump();
+}
+
+void finish_as_told(const std::string& path, const std::string& told) {
+  if (told.empty()) return;
+  const json coded = json::parse(told);
+  const CommittedStep committed{coded.at("step").get<int64_t>(),
+                                value_of(BytesFromHex(coded.at("digest").get<std::string>()))};
+  finish_step_directory(path, committed.step, committed.digest, temporary_name_of(path, committed));
 }
 
 }  // namespace meshrun

@@ -2,7 +2,7 @@
 // temporary name is committed by a compare-and-set, and renamed only then. A writer of an older
 // generation is refused, whatever it believes. Outside meshrun every commit is granted.
 //
-// Threads: any. Only rank 0 commits.
+// Threads: any. Only rank 0 commits, and asks for commits.
 #pragma once
 
 #include <cstdint>
@@ -41,20 +41,13 @@ CommitRight right_of(const std::string& path);
 // `save`: the save's number.
 StepWriter writer_of(const CommitRight& right, const std::string& save);
 
-// The job's newest checkpoint in a directory, as the coordinator knows it.
-struct Committed {
-  int64_t step = 0;
-  // It has its own name here.
-  bool is_here = false;
-  // What this generation has written lay here: if it is not, the program has removed it.
-  bool is_of_this_generation = false;
-};
+// Gives the job's newest checkpoint its own name, if its writer died before it did.
+void finish_committed(const std::string& path, const CommitRight& right);
 
-// Gives it its own name, if its writer died before it did. Absent: the coordinator knows of none.
-std::optional<Committed> finish_committed(const std::string& path, const CommitRight& right);
-
-// The step to load; absent: the one that was written last. Raises where the job would go on from
-// fewer steps than it has done: rank 0 of an earlier generation may have been on another host.
-std::optional<int64_t> step_to_load(const std::string& path);
+// The same on the rank that leads site 0 of several (sites.h). Returns what finish_as_told() needs
+// to give the job's newest checkpoint its name at another site, too. Where nobody keeps commits,
+// one that has its name at site 0 is committed.
+std::string finish_and_tell(const std::string& path, const CommitRight& right);
+void finish_as_told(const std::string& path, const std::string& told);
 
 }  // namespace meshrun

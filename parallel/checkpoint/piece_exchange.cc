@@ -97,24 +97,22 @@ class OwnMemory {
 
 }  // namespace
 
-void exchange_pieces(const std::vector<TravellingTensor>& tensors, const std::vector<bool>& writes,
-                     c10::Device device, uint64_t round_bytes,
+void exchange_pieces(const std::vector<TravellingTensor>& tensors, c10::Device device,
+                     uint64_t round_bytes,
                      const std::function<void(std::vector<ArrivedBytes>)>& take) {
   if (tensors.empty()) return;
   const GroupArgument::Handle& group = tensors.front().tensor->cut->group;
   const auto ranks = static_cast<size_t>(group->getSize());
   const auto own = static_cast<size_t>(group->getRank());
   const std::vector<Streamed> stream = stream_of(tensors);
-  const auto writers = static_cast<uint64_t>(std::ranges::count(writes, true));
   const uint64_t total = stream.back().place.end;
   // A multiple of every element.
-  const uint64_t most = std::max(kAlignment, round_bytes / writers / kAlignment * kAlignment);
-  const uint64_t share = std::min(most, (total / writers + kAlignment) / kAlignment * kAlignment);
+  const uint64_t most = std::max(kAlignment, round_bytes / ranks / kAlignment * kAlignment);
+  const uint64_t share = std::min(most, (total / ranks + kAlignment) / kAlignment * kAlignment);
   OwnMemory memory;
   for (uint64_t begin = 0; begin < total;) {
     std::vector<Interval> intervals(ranks, {begin, begin});
     for (size_t rank = 0; rank < ranks; ++rank) {
-      if (!writes[rank]) continue;
       intervals[rank] = {begin, std::min(total, begin + share)};
       begin = intervals[rank].end;
     }

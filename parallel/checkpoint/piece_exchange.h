@@ -1,5 +1,5 @@
-// Pieces of tensors on their way to the ranks that write them: a piece that is not one run of the
-// file travels to ranks that get runs, in rounds that take little memory.
+// Pieces of tensors on their way to the ranks that write them: pieces that are not one run of the
+// file each travel, and every rank gets runs, in rounds that take little memory.
 //
 // Collective over the pieces' group. Threads: one at a time. Errors: those of all_to_all_v.
 #pragma once
@@ -31,11 +31,11 @@ struct ArrivedBytes {
   std::shared_ptr<void> keep;
 };
 
-// Sends the tensors, which are in the same order on all ranks of their common group, to the ranks
-// that `writes` names. `take` gets what arrives here, perhaps nothing, in each round. All ranks
-// have as many rounds, of `round_bytes` in all. `device`: where the group communicates from.
-void exchange_pieces(const std::vector<TravellingTensor>& tensors, const std::vector<bool>& writes,
-                     c10::Device device, uint64_t round_bytes,
+// Exchanges the tensors, which are in the same order on all ranks of their common group. `take`
+// gets what arrives here, perhaps nothing, in each round. All ranks have as many rounds, of
+// `round_bytes` in all. `device`: where the group communicates from.
+void exchange_pieces(const std::vector<TravellingTensor>& tensors, c10::Device device,
+                     uint64_t round_bytes,
                      const std::function<void(std::vector<ArrivedBytes>)>& take);
 
 }  // namespace meshrun::detail

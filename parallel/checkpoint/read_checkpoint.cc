@@ -1,159 +1,114 @@
 #include "parallel/checkpoint/read_checkpoint.h"
 
+#include <sys/stat.h>
+
 #include <algorithm>
-#include <filesystem>
 #include <iterator>
 #include <set>
 #include <utility>
 
-#include "core/hash.h"
-#include "parallel/checkpoint/atomic_file.h"
+#include "parallel/base/digest.h"
 #include "parallel/checkpoint/status_errors.h"
-#include "parallel/nn/optimizer_state.h"
 
 namespace meshrun::detail {
 namespace {
 
-void check_tensor(const std::string& file, const Outline& tensors, const std::string& name,
-                  const TensorInfo& wanted) {
-  const auto found = tensors.find(name);
-  if (found == tensors.end()) throw Mismatch(file + " lacks " + name);
-  const TensorInfo& stored = found->second;
-  if (stored.dtype != wanted.dtype || stored.shape != wanted.shape) {
-    throw Mismatch(file + " holds " + name + " as " + DescribeTensor(stored) +
-                   ", but this run's is " + DescribeTensor(wanted));
-  }
-}
-
-void check_no_more(const std::string& file, const Outline& tensors,
-                   const std::set<std::string>& known) {
-  for (const auto& [name, tensor] : tensors) {
-    if (!known.contains(name)) throw Mismatch(file + " holds " + name + ", which this run lacks");
-  }
-}
-
-void check_parts(const std::string& file, const Outline& tensors, const std::vector<Part>& parts) {
-  std::set<std::string> known;
-  for (const Part& part : parts) known.insert(part.name);
-  const std::string hint = hint_on_wrapper(names_of(tensors), known);
-  for (const Part& part : parts) {
-    if (!hint.empty() && !tensors.contains(part.name)) {
-      throw Mismatch(file + " lacks " + part.name + hint);
-    }
-    check_tensor(file, tensors, part.name, part.info());
-  }
-  check_no_more(file, tensors, known);
-}
-
-void check_optimizer(const std::string& file, const Outline& tensors, const Parts& parts,
-                     const torch::optim::Optimizer& optimizer) {
-  std::set<std::string> known;
-  for (const Part& part : parts.list) {
-    if (!part.is_parameter) continue;
-    std::set<std::string> found;
-    for (const std::string& moment : moment_names(optimizer)) {
-      const std::string key = moment_key(moment, part.name);
-      if (!tensors.contains(key)) continue;
-      check_tensor(file, tensors, key, part.info());
-      found.insert(moment);
-      known.insert(key);
-    }
-    const std::string step = moment_key(kStepName, part.name);
-    if (tensors.contains(step)) check_tensor(file, tensors, step, {"I64", {}});
-    known.insert(step);
-    if (found.empty()) continue;
-    std::vector<std::string> required = required_moments(optimizer);
-    if (counts_steps(optimizer)) required.push_back(kStepName);
-    for (const std::string& moment : required) {
-      const std::string key = moment_key(moment, part.name);
-      if (!tensors.contains(key)) throw Mismatch(file + " lacks " + key);
-    }
-  }
-  check_no_more(file, tensors, known);
-}
-
-void check_identity(const StepDirectory& checkpoint,
-                    const std::map<std::string, std::string>& identity, const std::string& kind) {
-  const std::string what = "the checkpoint " + checkpoint.path + " was written with ";
-  const std::string remedy = "; give the same flags, or another directory";
-  const auto& theirs = checkpoint.manifest.identity;
-  for (const auto& [flag, ours] : identity) {
-    const auto found = theirs.find(flag);
-    const std::string value = found == theirs.end() ? "nothing" : found->second;
-    if (value != ours) {
-      throw Mismatch(what + flag + " " + value + ", but this run has " + ours + remedy);
-    }
-  }
-  for (const auto& [flag, value] : theirs) {
-    if (!identity.contains(flag)) {
-      throw Mismatch(what + flag + " " + value + ", but this run has nothing" + remedy);
-    }
-  }
-  if (checkpoint.manifest.optimizer != kind) {
-    throw Mismatch(what + "the optimizer " + checkpoint.manifest.optimizer + ", but this run has " +
-                   kind);
-  }
-}
-
-// What to do where the newest is damaged. Nothing falls back by itself: steps would be lost unseen.
-std::string older_one_of(const std::vector<StepDirectory>& checkpoints) {
-  if (checkpoints.size() < 2) return "";
-  const StepDirectory& older = checkpoints[checkpoints.size() - 2];
-  return "; to go on from the one before, " + older.path + ", remove " + checkpoints.back().path +
-         " and submit a new job";
-}
-
-std::vector<std::string> kept_names(const Outline& tensors, const Manifest& manifest) {
-  std::vector<std::string> names;
-  for (const auto& [name, tensor] : tensors) names.push_back(name);
-  for (const auto& [name, bytes] : manifest.kept_values) names.push_back(name);
-  std::sort(names.begin(), names.end());
-  return names;
+// Ranks on several hosts see the same of a file, and other values of another one, even if it is a
+// copy.
+int64_t identity_of(const std::string& path) {
+  struct stat info = {};
+  if (::stat(path.c_str(), &info) != 0) return 0;
+  Digest digest;
+  digest.add(static_cast<int64_t>(info.st_ino))
+      .add(static_cast<int64_t>(info.st_size))
+      .add(static_cast<int64_t>(info.st_mtim.tv_sec))
+      .add(static_cast<int64_t>(info.st_mtim.tv_nsec));
+  return static_cast<int64_t>(digest.value());
 }
 
 }  // namespace
 
-CheckpointReader::CheckpointReader(StepDirectory step) : step_(std::move(step)) {
+std::optional<FileKind> kind_of_file(const std::string& name) {
+  const std::string begin = name.substr(0, name.find_first_of(".-"));
   for (size_t kind = 0; kind < kFileNames.size(); ++kind) {
-    const auto file = step_.manifest.files.find(kFileNames[kind]);
-    if (file == step_.manifest.files.end()) {
-      if (kind == kKept) continue;
-      throw DamagedCheckpoint(step_.path + "/" + kManifestName + " does not name " +
-                              kFileNames[kind]);
-    }
-    files_[kind] = value_of(CheckedFile::Open(step_.path + "/" + kFileNames[kind], file->second));
+    const std::string whole = kFileNames[kind];
+    if (begin == whole.substr(0, whole.find('.'))) return static_cast<FileKind>(kind);
+  }
+  return std::nullopt;
+}
+
+CheckpointReader::CheckpointReader(StepDirectory step) : step_(std::move(step)) {
+  const Manifest& manifest = step_.manifest;
+  for (const FileKind kind : {kModel, kOptimizer}) {
+    const bool is_named = std::ranges::any_of(
+        manifest.files, [&](const auto& file) { return kind_of_file(file.first) == kind; });
+    if (is_named) continue;
+    throw DamagedCheckpoint(step_.path + "/" + kManifestName + " does not name " +
+                            kFileNames[kind]);
+  }
+  const std::set<std::string> others = FilesOfOtherHosts(step_);
+  for (const auto& [name, file] : manifest.files) {
+    if (kind_of_file(name) && !others.contains(name)) add(name, file);
   }
 }
 
-Outline CheckpointReader::outline(FileKind kind) const {
+void CheckpointReader::add(const std::string& name, const Manifest::File& file) {
+  auto& opened = files_[name] = value_of(CheckedFile::Open(step_.path + "/" + name, file));
+  for (const auto& [stored, entry] : opened->header().tensors) {
+    const auto piece = file.pieces.find(stored);
+    std::string tensor = stored;
+    Region region = Region::whole(entry.tensor.shape);
+    if (piece != file.pieces.end()) {
+      tensor = piece->second.tensor;
+      region.shape = piece->second.global_shape;
+      region.begin = piece->second.begin;
+    }
+    held_.push_back({*kind_of_file(name), std::move(tensor), std::move(region)});
+    places_.push_back({opened.get(), entry.begin});
+  }
+}
+
+std::map<std::string, int64_t> CheckpointReader::files() const {
+  std::map<std::string, int64_t> files;
+  for (const auto& [name, file] : files_) files[name] = identity_of(step_.path + "/" + name);
+  return files;
+}
+
+bool CheckpointReader::has_whole_files() const {
+  return step_.manifest.hosts.empty() && std::ranges::all_of(files_, [&](const auto& file) {
+           return file.first == kFileNames[*kind_of_file(file.first)] &&
+                  step_.manifest.files.at(file.first).pieces.empty();
+         });
+}
+
+Outline CheckpointReader::outline(const std::string& file) const {
   Outline outline;
-  if (files_[kind] == nullptr) return outline;
-  for (const auto& [name, entry] : files_[kind]->header().tensors) outline[name] = entry.tensor;
+  for (const auto& [name, entry] : files_.at(file)->header().tensors) {
+    outline[name] = entry.tensor;
+  }
   return outline;
 }
 
-void CheckpointReader::verify(size_t part, size_t parts) const {
-  for (const auto& file : files_) {
-    if (file == nullptr) continue;
-    const size_t chunks = file->chunk_count();
-    if (chunks == 0 && part > 0) continue;
-    check_status(file->Verify(chunks * part / parts, chunks * (part + 1) / parts));
-  }
+void CheckpointReader::verify(const std::string& file, size_t part, size_t parts) const {
+  const CheckedFile& checked = *files_.at(file);
+  const size_t chunks = checked.chunk_count();
+  if (chunks == 0 && part > 0) return;
+  check_status(checked.Verify(chunks * part / parts, chunks * (part + 1) / parts));
 }
 
-void CheckpointReader::read(const Target& target, uint64_t from, std::span<char> to) const {
-  const CheckedFile& file = *files_[target.kind()];
-  const uint64_t begin = file.header().tensors.at(target.name()).begin + from;
+void CheckpointReader::read(size_t index, uint64_t from, std::span<char> to) const {
+  const uint64_t begin = places_[index].begin + from;
   const CheckedFile::Interval interval{begin, begin + to.size()};
-  check_status(file.Read({&interval, 1}, [&](uint64_t offset, std::string_view bytes) {
-    std::ranges::copy(bytes, to.begin() + static_cast<int64_t>(offset - begin));
-  }));
+  check_status(
+      places_[index].file->Read({&interval, 1}, [&](uint64_t offset, std::string_view bytes) {
+        std::ranges::copy(bytes, to.begin() + static_cast<int64_t>(offset - begin));
+      }));
 }
 
 void CheckpointReader::fill(std::vector<Target>& targets) const {
-  for (size_t kind = 0; kind < files_.size(); ++kind) {
-    if (files_[kind] == nullptr) continue;
-    const auto& entries = files_[kind]->header().tensors;
+  for (const auto& [name, file] : files_) {
+    const FileKind kind = *kind_of_file(name);
+    const auto& entries = file->header().tensors;
     std::vector<std::pair<uint64_t, Target*>> ordered;
     for (Target& target : targets) {
       // An empty one begins where the next one does.
@@ -168,59 +123,11 @@ void CheckpointReader::fill(std::vector<Target>& targets) const {
       });
     }
     auto next = ordered.begin();
-    check_status(files_[kind]->Read(intervals, [&](uint64_t offset, std::string_view bytes) {
+    check_status(file->Read(intervals, [&](uint64_t offset, std::string_view bytes) {
       while (std::next(next) != ordered.end() && std::next(next)->first <= offset) ++next;
       next->second->take(offset - next->first, bytes);
     }));
   }
-}
-
-std::optional<FoundCheckpoint> find_newest(const std::string& directory,
-                                           std::optional<int64_t> step,
-                                           const std::map<std::string, std::string>& identity,
-                                           const std::string& former_file, const Parts& parts,
-                                           const torch::optim::Optimizer& optimizer,
-                                           const KeptValues& kept) {
-  std::vector<StepDirectory> checkpoints = value_of(ListStepDirectories(directory));
-  if (checkpoints.empty()) {
-    const auto former = std::filesystem::path(directory) / former_file;
-    if (!former_file.empty() && std::filesystem::exists(former)) {
-      throw Mismatch(former.string() +
-                     " is a checkpoint in the format of an earlier version, which this one does "
-                     "not read; delete it, or give another directory, to start anew");
-    }
-    return std::nullopt;
-  }
-  if (step) {  // which one of them has
-    std::ranges::stable_partition(
-        checkpoints, [&](const StepDirectory& one) { return one.manifest.step != *step; });
-  }
-  const StepDirectory& newest = checkpoints.back();
-  check_identity(newest, identity, optimizer_kind(optimizer));
-  FoundCheckpoint found;
-  found.path = newest.path;
-  found.remedy = older_one_of(checkpoints);
-  std::optional<CheckpointReader> reader;
-  try {
-    reader.emplace(newest);
-  } catch (const DamagedCheckpoint& error) {
-    throw DamagedCheckpoint(error.what() + found.remedy);
-  }
-  auto& outlines = found.contents.outlines;
-  for (size_t kind = 0; kind < outlines.size(); ++kind) {
-    outlines[kind] = reader->outline(static_cast<FileKind>(kind));
-  }
-  found.contents.manifest = read_file(newest.path + "/" + kManifestName);
-  found.contents.kept_names = kept_names(outlines[kKept], newest.manifest);
-  const std::string source = "the checkpoint " + newest.path;
-  std::string problem = difference_of_names(source, found.contents.kept_names, kept.names());
-  if (problem.empty()) problem = difference_of_kinds(source, names_of(outlines[kKept]), kept);
-  if (!problem.empty()) throw Mismatch(problem);
-  const auto path = [&](FileKind kind) { return newest.path + "/" + kFileNames[kind]; };
-  check_parts(path(kModel), outlines[kModel], parts.list);
-  check_parts(path(kKept), outlines[kKept], parts.kept);
-  check_optimizer(path(kOptimizer), outlines[kOptimizer], parts, optimizer);
-  return found;
 }
 
 }  // namespace meshrun::detail

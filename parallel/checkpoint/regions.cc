@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <limits>
 #include <numeric>
 
 #include "core/checkpoint/box_runs.h"
@@ -40,6 +41,31 @@ bool are_apart(const std::vector<Region>& regions) {
   return true;
 }
 
+// Appends the boxes of the elements [first, last) of the part of `box` that its dimensions from
+// `dim` on are; those before have one index.
+void add_boxes(const Region& box, size_t dim, int64_t first, int64_t last,
+               std::vector<Region>& boxes) {
+  if (dim == box.shape.size()) return boxes.push_back(box);
+  int64_t row = 1;
+  for (size_t d = dim + 1; d < box.shape.size(); ++d) row *= box.shape[d];
+  const auto rows = [&](int64_t begin, int64_t end) {
+    Region part = box;
+    part.begin[dim] = begin;
+    part.size[dim] = end - begin;
+    return part;
+  };
+  // A part of one row.
+  const auto within = [&](int64_t at, int64_t begin, int64_t end) {
+    if (begin < end) add_boxes(rows(at, at + 1), dim + 1, begin, end, boxes);
+  };
+  const int64_t begin = (first + row - 1) / row;
+  const int64_t end = last / row;
+  if (begin > end) return within(end, first - end * row, last - end * row);
+  within(begin - 1, first - (begin - 1) * row, row);
+  if (begin < end) boxes.push_back(rows(begin, end));
+  within(end, 0, last - end * row);
+}
+
 }  // namespace
 
 Region Region::whole(std::vector<int64_t> shape) {
@@ -69,6 +95,15 @@ void visit_runs(const Region& region, int64_t first, int64_t last,
     const int64_t end = std::min(place + length, last);
     visit({begin, static_cast<int64_t>(i) * length + (begin - place), end - begin});
   }
+}
+
+std::vector<Region> boxes_of(const Region& region, const std::vector<int64_t>& shape) {
+  if (region.shape == shape) return {region};
+  std::vector<Region> boxes;
+  visit_runs(region, 0, std::numeric_limits<int64_t>::max(), [&](const RegionRun& run) {
+    add_boxes(Region::whole(shape), 0, run.in_tensor, run.in_tensor + run.count, boxes);
+  });
+  return boxes;
 }
 
 void visit_common_runs(const Region& one, const Region& other, int64_t first, int64_t last,

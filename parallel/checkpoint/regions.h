@@ -52,6 +52,11 @@ void visit_common_runs(const Region& one, const Region& other, int64_t first, in
 // are in one of them. Regions that are equal count once.
 bool cover_tensor(std::vector<Region> regions);
 
+// The region in a tensor of `shape`, which has the same elements in the same order: as it is, or,
+// for one run of the flattened tensor, up to two boxes for each dimension. Their elements follow
+// one another in the region's own memory, too.
+std::vector<Region> boxes_of(const Region& region, const std::vector<int64_t>& shape);
+
 // Elements of the region before the element `element` of the tensor: where it is, or would be, in
 // the region's own memory.
 int64_t count_before(const Region& region, int64_t element);

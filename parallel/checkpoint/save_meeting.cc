@@ -25,34 +25,28 @@ std::string key_of(const std::string& save, const std::string& stage) {
 
 }  // namespace
 
-SaveMeeting::SaveMeeting(c10::intrusive_ptr<c10d::Store> store, std::string save, int ranks,
+SaveMeeting::SaveMeeting(c10::intrusive_ptr<c10d::Store> store, std::string save,
                          std::function<bool()> is_stopped)
-    : store_(std::move(store)),
-      save_(std::move(save)),
-      ranks_(ranks),
-      is_stopped_(std::move(is_stopped)) {}
+    : store_(std::move(store)), save_(std::move(save)), is_stopped_(std::move(is_stopped)) {}
 SaveMeeting::~SaveMeeting() = default;
 SaveMeeting::SaveMeeting(SaveMeeting&&) noexcept = default;
 
-void SaveMeeting::arrive(const std::string& stage, const std::string& problem) {
-  if (ranks_ == 1) {
-    alone_ = problem;
-    return;
-  }
+void SaveMeeting::arrive(const std::string& stage, const std::string& problem, int ranks) {
+  if (ranks == 1) return end(stage, problem);
   const std::string first = key_of(save_, stage) + "/problem";
   if (!problem.empty()) store_->compareSet(first, "", kMark + problem);
-  if (store_->add(key_of(save_, stage) + "/ranks", 1) < ranks_) return;
+  if (store_->add(key_of(save_, stage) + "/ranks", 1) < ranks) return;
   end(stage, store_->check({first}) ? store_->get_to_str(first).substr(1) : "");
 }
 
-void SaveMeeting::end(const std::string& stage, const std::string& problem) {
-  alone_ = problem;
-  if (ranks_ > 1) store_->set(key_of(save_, stage), kMark + problem);
+void SaveMeeting::end(const std::string& stage, const std::string& text) {
+  alone_ = text;
+  if (store_) store_->set(key_of(save_, stage), kMark + text);
 }
 
 std::string SaveMeeting::await(const std::string& stage) {
   using Clock = std::chrono::steady_clock;
-  if (ranks_ == 1) return alone_;
+  if (!store_) return alone_;
   const std::string key = key_of(save_, stage);
   auto heard = Clock::now();
   while (true) {
@@ -71,11 +65,14 @@ std::string SaveMeeting::await(const std::string& stage) {
   }
 }
 
-void SaveMeeting::forget(const std::string& save) {
-  if (ranks_ == 1 || save.empty()) return;
-  for (const char* const stage :
-       {"made", "written", "written/ranks", "written/problem", "finished"}) {
-    store_->deleteKey(key_of(save, stage));
+void SaveMeeting::forget(const std::string& save, const std::vector<std::string>& ended,
+                         const std::vector<std::string>& arrived) {
+  if (!store_ || save.empty()) return;
+  for (const std::string& stage : ended) store_->deleteKey(key_of(save, stage));
+  for (const std::string& stage : arrived) {
+    for (const char* const part : {"", "/ranks", "/problem"}) {
+      store_->deleteKey(key_of(save, stage) + part);
+    }
   }
 }
 

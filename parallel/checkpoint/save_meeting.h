@@ -2,7 +2,8 @@
 // collective times out for a slow disk, and threads in the background can meet.
 //
 // A save has stages. A stage ends for all ranks at once, with one text: empty, or the problem for
-// which the save is given up.
+// which the save is given up. A stage that one rank ends by itself is a text that it tells the
+// others.
 //
 // Threads: one at a time. Errors: those of the store (its world is over; it cannot be reached), and
 // SaveGivenUp where `is_stopped` says so.
@@ -13,6 +14,7 @@
 #include <functional>
 #include <stdexcept>
 #include <string>
+#include <vector>
 
 namespace c10d {
 class Store;
@@ -29,25 +31,26 @@ class SaveMeeting {
  public:
   // `store` belongs to this meeting alone; null for one rank by itself. `save`: the save's number,
   // which no other save of the world has.
-  SaveMeeting(c10::intrusive_ptr<c10d::Store> store, std::string save, int ranks,
+  SaveMeeting(c10::intrusive_ptr<c10d::Store> store, std::string save,
               std::function<bool()> is_stopped);
   ~SaveMeeting();
   SaveMeeting(SaveMeeting&&) noexcept;
 
-  // This rank has come to the end of the stage, with a problem or none. The last rank ends it, with
-  // the problem that came first.
-  void arrive(const std::string& stage, const std::string& problem);
+  // This rank has come to the end of the stage, with a problem or none. The last of `ranks` ends
+  // it, with the problem that came first.
+  void arrive(const std::string& stage, const std::string& problem, int ranks);
   // Ends a stage that one rank alone decides.
-  void end(const std::string& stage, const std::string& problem);
+  void end(const std::string& stage, const std::string& text);
   // Waits until the stage has ended. Returns its text.
   std::string await(const std::string& stage);
-  // Removes what the meeting of an earlier save, which is over on all ranks, has left in the store.
-  void forget(const std::string& save);
+  // Removes what the meeting of an earlier save, which is over on all ranks, has left in the store:
+  // stages that one rank ended, and those that ranks arrived at.
+  void forget(const std::string& save, const std::vector<std::string>& ended,
+              const std::vector<std::string>& arrived);
 
  private:
   c10::intrusive_ptr<c10d::Store> store_;
   std::string save_;
-  int ranks_ = 1;
   std::function<bool()> is_stopped_;
   std::string alone_;  // the text of a stage, of one rank by itself
 };

@@ -19,16 +19,6 @@ constexpr uint64_t kShareStep = uint64_t{1} << 20;
 // One rank may send or get all of a round, and has it three times.
 constexpr uint64_t kRoundBytes = uint64_t{64} << 20;
 
-FileRange range_of(const StoredValues& bytes, uint64_t begin, uint64_t from, uint64_t count) {
-  FileRange range{.begin = begin, .bytes = count};
-  if (const char* const memory = bytes.memory()) {
-    range.memory = memory + from;
-  } else {
-    range.fill = [bytes, from](uint64_t at, std::span<char> to) { bytes.read(from + at, to); };
-  }
-  return range;
-}
-
 // Tensors of a file in the order of their places.
 std::vector<std::pair<uint64_t, const FileTensor*>> in_order(
     const std::map<std::string, FileTensor>& tensors, const SafetensorsHeader& header) {
@@ -45,29 +35,11 @@ uint64_t bytes_of(const FileTensor& tensor) {
          ElementBytes(tensor.info.dtype).value();
 }
 
-// What the ranks of a group are in the group that saves.
-struct GroupView {
-  GroupArgument::Handle group;
-  bool holds_rank_0 = false;
-  std::vector<bool> sees;
-};
-
-// Collective over `group`.
-GroupView view_of(const GroupArgument::Handle& group, const SavePlace& place) {
-  const std::vector<int64_t> ranks = number_by_rank(*group, place.device, place.rank);
-  GroupView view{group, std::ranges::find(ranks, 0) != ranks.end(), {}};
-  for (const int64_t rank : ranks) {
-    view.sees.push_back(place.sees.at(static_cast<size_t>(rank)));
-  }
-  return view;
-}
-
 // All ranks of the group can write their pieces as they are.
-bool lies_in_runs(const FileTensor& tensor, const GroupView& view) {
-  return std::ranges::count(view.sees, false) == 0 &&
-         std::ranges::all_of(tensor.cut->by_rank, [&](const Region& region) {
-           return run_count(stored_region(region, tensor.info)) <= 1;
-         });
+bool lies_in_runs(const FileTensor& tensor) {
+  return std::ranges::all_of(tensor.cut->by_rank, [&](const Region& region) {
+    return run_count(stored_region(region, tensor.info)) <= 1;
+  });
 }
 
 // This rank's piece, unless a lower rank of the group writes the same.
@@ -88,6 +60,20 @@ std::optional<FileRange> own_run(const FileTensor& tensor, uint64_t begin) {
 
 }  // namespace
 
+bool has_rank_0(c10d::ProcessGroup& group, c10::Device device, int rank) {
+  return std::ranges::count(number_by_rank(group, device, rank), 0) > 0;
+}
+
+FileRange range_of(const StoredValues& bytes, uint64_t begin, uint64_t from, uint64_t count) {
+  FileRange range{.begin = begin, .bytes = count};
+  if (const char* const memory = bytes.memory()) {
+    range.memory = memory + from;
+  } else {
+    range.fill = [bytes, from](uint64_t at, std::span<char> to) { bytes.read(from + at, to); };
+  }
+  return range;
+}
+
 void list_ranges(const FileTensors& tensors, const ByFile<SafetensorsHeader>& headers,
                  const SavePlace& place, const TakeRanges& take,
                  const std::function<void(c10d::ProcessGroup& group)>& wait) {
@@ -100,16 +86,16 @@ void list_ranges(const FileTensors& tensors, const ByFile<SafetensorsHeader>& he
     }
   }
   // This rank's share of the shared bytes, as of one stream.
-  const auto writers = static_cast<uint64_t>(std::ranges::count(place.sees, true));
-  const auto own = place.sees.begin() + place.rank;
-  const auto index = static_cast<uint64_t>(std::count(place.sees.begin(), own, true));
+  const auto writers = static_cast<uint64_t>(std::ranges::count(place.writers, true));
+  const auto own = place.writers.begin() + place.rank;
+  const auto index = static_cast<uint64_t>(std::count(place.writers.begin(), own, true));
   const auto border = [&](uint64_t writer) {
     if (writer == writers) return shared_bytes;
     return shared_bytes / writers * writer / kShareStep * kShareStep;
   };
-  const uint64_t low = *own ? border(index) : 0;
-  const uint64_t high = *own ? border(index + 1) : 0;
-  std::map<const c10d::ProcessGroup*, GroupView> views;
+  const uint64_t low = border(index);
+  const uint64_t high = border(index + 1);
+  std::map<const c10d::ProcessGroup*, bool> with_rank_0;
   std::vector<std::pair<const c10d::ProcessGroup*, std::vector<TravellingTensor>>> travelling;
   uint64_t at = 0;
   for (size_t file = 0; file < ordered.size(); ++file) {
@@ -118,10 +104,11 @@ void list_ranges(const FileTensors& tensors, const ByFile<SafetensorsHeader>& he
       const uint64_t bytes = bytes_of(*tensor);
       if (tensor->cut != nullptr) {
         const c10d::ProcessGroup* const group = tensor->cut->group.get();
-        if (!views.contains(group)) views[group] = view_of(tensor->cut->group, place);
-        const GroupView& view = views[group];
-        if (!view.holds_rank_0) continue;
-        if (lies_in_runs(*tensor, view)) {
+        if (!with_rank_0.contains(group)) {
+          with_rank_0[group] = has_rank_0(*tensor->cut->group, place.device, place.rank);
+        }
+        if (!with_rank_0[group]) continue;
+        if (lies_in_runs(*tensor)) {
           if (auto run = own_run(*tensor, begin)) ranges.push_back(std::move(*run));
           continue;
         }
@@ -143,14 +130,13 @@ void list_ranges(const FileTensors& tensors, const ByFile<SafetensorsHeader>& he
     take(file, std::move(ranges), nullptr);
   }
   for (const auto& [group, those] : travelling) {
-    const GroupView& view = views[group];
     exchange_pieces(
-        those, view.sees, place.device, kRoundBytes, [&](const std::vector<ArrivedBytes>& arrived) {
+        those, place.device, kRoundBytes, [&](const std::vector<ArrivedBytes>& arrived) {
           for (const ArrivedBytes& part : arrived) {
             take(part.file, {{.begin = part.begin, .bytes = part.bytes, .memory = part.memory}},
                  part.keep);
           }
-          wait(*view.group);
+          wait(*those.front().tensor->cut->group);
         });
   }
 }

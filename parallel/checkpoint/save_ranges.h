@@ -1,6 +1,7 @@
-// Which ranges of a checkpoint's files a rank writes, and from what memory.
+// Which ranges of a checkpoint's files a rank writes, and from what memory, where all ranks see one
+// directory. site_ranges.h has the others.
 //
-//   shared tensors    cut into equal shares for all ranks that see the directory
+//   shared tensors    cut into equal shares for the ranks that write
 //   rank 0's          whole, by rank 0
 //   pieces            by the ranks of rank 0's group that hold them; those that are not one run of
 //                     the file travel first (piece_exchange.h)
@@ -24,9 +25,9 @@
 namespace meshrun::detail {
 
 struct SavePlace {
-  // This rank in the group that saves, and which ranks see the directory of rank 0.
+  // This rank in the group that saves, and which ranks write to the same files.
   int rank = 0;
-  std::vector<bool> sees;
+  std::vector<bool> writers;
   // Where the groups communicate from.
   c10::Device device = c10::kCPU;
 };
@@ -34,6 +35,14 @@ struct SavePlace {
 // Takes ranges of one file, in order. `keep` holds their memory; null: it is that of the tensors.
 using TakeRanges =
     std::function<void(size_t file, std::vector<FileRange> ranges, std::shared_ptr<void> keep)>;
+
+// Bytes of a tensor that is alive until they are written: `count` of them, from `from` on, for the
+// place `begin` of a file.
+FileRange range_of(const StoredValues& bytes, uint64_t begin, uint64_t from, uint64_t count);
+
+// Whether rank 0 of the ranks that save is in `group`, too. `rank`: this one among those that save.
+// Collective over `group`.
+bool has_rank_0(c10d::ProcessGroup& group, c10::Device device, int rank);
 
 // Ranges of this rank. `wait` is called on all ranks of a group alike between two rounds of its
 // exchange.

@@ -86,6 +86,12 @@ fs::path replace(const fs::path& from, const fs::path& to,
   return old;
 }
 
+// Whether a checkpoint is there whose manifest has this SHA-256.
+bool has_digest(const fs::path& checkpoint, const std::string& digest) {
+  const fs::path manifest = checkpoint / kManifestName;
+  return fs::exists(manifest) && Sha256(read_file(manifest)) == digest;
+}
+
 }  // namespace
 
 std::vector<std::string> outdated(const std::vector<StepDirectory>& checkpoints,
@@ -101,9 +107,12 @@ std::vector<std::string> outdated(const std::vector<StepDirectory>& checkpoints,
   return paths;
 }
 
+std::string named_path(const std::string& directory, int64_t step) {
+  return fs::path(directory) / (kStepPrefix + std::to_string(step));
+}
+
 std::string unfinished_path(const std::string& directory, int64_t step, const std::string& writer) {
-  const fs::path named = fs::path(directory) / (kStepPrefix + std::to_string(step));
-  return hidden(named, ("." + writer + kUnfinished).c_str());
+  return hidden(named_path(directory, step), ("." + writer + kUnfinished).c_str());
 }
 
 UnfinishedStep::UnfinishedStep(std::string directory, int64_t step, StepWriter writer)
@@ -114,9 +123,7 @@ UnfinishedStep::UnfinishedStep(std::string directory, int64_t step, StepWriter w
   check_status(os::MakeDirectories(path_), "cannot create");
 }
 
-std::string UnfinishedStep::named_path() const {
-  return fs::path(directory_) / (kStepPrefix + std::to_string(step_));
-}
+std::string UnfinishedStep::named_path() const { return meshrun::named_path(directory_, step_); }
 
 absl::Status UnfinishedStep::create_file(const std::string& name, uint64_t bytes) const {
   const std::string path = path_ + "/" + name;
@@ -132,33 +139,36 @@ absl::Status UnfinishedStep::create_file(const std::string& name, uint64_t bytes
   return absl::OkStatus();
 }
 
-UnfinishedStep::Finished UnfinishedStep::finish(Manifest manifest, const Retention& retention,
-                                                const std::function<void()>& before_commit) {
-  const auto list = [&] { return value_of(ListStepDirectories(directory_, /*tolerant=*/true)); };
-  const std::vector<StepDirectory> before = list();
-  const int64_t last = before.empty() ? 0 : before.back().manifest.sequence;
-  manifest.sequence = std::max(manifest.sequence, last + 1);
+int64_t UnfinishedStep::last_sequence() const {
+  const auto found = value_of(ListStepDirectories(directory_, /*tolerant=*/true));
+  return found.empty() ? 0 : found.back().manifest.sequence;
+}
+
+void UnfinishedStep::describe(const Manifest& manifest) {
   const std::string text = EncodeManifest(manifest);
+  digest_ = Sha256(text);
   write_file_atomically(path_ + "/" + kManifestName, text);
   // The directory's own name, which the commit tells of.
   check_status(os::SyncDirectory(directory_), "cannot flush");
-  const fs::path aside(path_);
-  before_commit();
-  writer_.commit(step_, Sha256(text), aside.filename());
-  const fs::path old = replace(aside, named_path(), writer_.flush);
+}
+
+void UnfinishedStep::commit() const { writer_.commit(step_, digest_, fs::path(path_).filename()); }
+
+std::string UnfinishedStep::publish(const Retention& retention) {
+  const fs::path old = replace(path_, named_path(), writer_.flush);
   if (!old.empty()) hidden_.push_back(old);
-  Finished finished{manifest.sequence, ""};
   // It is a checkpoint now, whatever becomes of older ones.
   try {
     const auto now = std::chrono::system_clock::now().time_since_epoch();
     const int64_t seconds = std::chrono::duration_cast<std::chrono::seconds>(now).count();
-    for (const std::string& path : outdated(list(), retention, seconds)) {
+    const auto found = value_of(ListStepDirectories(directory_, /*tolerant=*/true));
+    for (const std::string& path : outdated(found, retention, seconds)) {
       hidden_.push_back(hide(path));
     }
   } catch (const std::exception& error) {
-    finished.problem = std::string("an outdated checkpoint stays: ") + error.what();
+    return std::string("an outdated checkpoint stays: ") + error.what();
   }
-  return finished;
+  return "";
 }
 
 void UnfinishedStep::remove_hidden() {
@@ -171,17 +181,45 @@ void UnfinishedStep::remove() const {
   fs::remove_all(path_, error);
 }
 
+std::optional<CommittedStep> newest_named(const std::string& directory) {
+  const auto found = value_of(ListStepDirectories(directory, /*tolerant=*/true));
+  if (found.empty()) return std::nullopt;
+  return CommittedStep{found.back().manifest.step,
+                       Sha256(read_file(found.back().path + "/" + kManifestName))};
+}
+
+bool is_named(const std::string& directory, const CommittedStep& committed) {
+  return has_digest(named_path(directory, committed.step), committed.digest);
+}
+
+std::vector<StepDirectory> unfinished_steps(const std::string& directory) {
+  std::vector<StepDirectory> found;
+  std::error_code absent;
+  for (const fs::directory_entry& entry : fs::directory_iterator(directory, absent)) {
+    const std::string name = entry.path().filename();
+    if (!name.starts_with(std::string(".") + kStepPrefix) || !name.ends_with(kUnfinished)) continue;
+    auto step = ReadStepDirectory(entry.path().string());
+    if (step.ok()) found.push_back(*std::move(step));
+  }
+  return found;
+}
+
+std::string temporary_name_of(const std::string& directory, const CommittedStep& committed) {
+  for (const StepDirectory& step : unfinished_steps(directory)) {
+    if (step.manifest.step == committed.step && has_digest(step.path, committed.digest)) {
+      return fs::path(step.path).filename();
+    }
+  }
+  return "";
+}
+
 bool finish_step_directory(const std::string& directory, int64_t step, const std::string& digest,
                            const std::string& temporary) {
-  const auto is_committed = [&](const fs::path& checkpoint) {
-    const fs::path manifest = checkpoint / kManifestName;
-    return fs::exists(manifest) && Sha256(read_file(manifest)) == digest;
-  };
+  const CommittedStep committed{step, digest};
   // A name, and nothing that leads elsewhere.
   const fs::path aside = fs::path(directory) / fs::path(temporary).filename();
-  const fs::path path = fs::path(directory) / (kStepPrefix + std::to_string(step));
-  if (temporary.empty() || !is_committed(aside)) return is_committed(path);
-  const fs::path old = replace(aside, path, os::SyncDirectory);
+  if (temporary.empty() || !has_digest(aside, digest)) return is_named(directory, committed);
+  const fs::path old = replace(aside, named_path(directory, step), os::SyncDirectory);
   if (!old.empty()) fs::remove_all(old);
   return true;
 }

@@ -6,6 +6,9 @@
 //                                           a checkpoint. Removed by a writer of its own or a later
 //                                           generation, or, if it was committed, finished
 //
+// Hosts that share no file system have a directory each, with the same steps, which are the same
+// checkpoint by the digest of their manifest.
+//
 // A directory belongs to one run, and one job at a time may write it. What the writer has written
 // aside becomes a checkpoint only after `commit`. A run that starts anew in the directory replaces
 // what is there: the newest checkpoint is the one that was written last, whatever its step.
@@ -67,6 +70,9 @@ struct Retention {
 std::vector<std::string> outdated(const std::vector<StepDirectory>& checkpoints,
                                   const Retention& retention, int64_t now);
 
+// Where a checkpoint lies.
+std::string named_path(const std::string& directory, int64_t step);
+
 // Where the files of a step are written until they are a checkpoint.
 std::string unfinished_path(const std::string& directory, int64_t step, const std::string& writer);
 
@@ -84,17 +90,16 @@ class UnfinishedStep {
   // system can tell that it has no room.
   absl::Status create_file(const std::string& name, uint64_t bytes) const;
 
-  struct Finished {
-    int64_t sequence = 0;
-    // Why an outdated checkpoint stays; empty: none does.
-    std::string problem;
-  };
-  // Writes the manifest, commits after `before_commit`, and renames to step-N, in the place of one
-  // of that step. That one, and what is outdated, is hidden only when the new one's name is on the
-  // disk. Fills in the manifest's sequence: at least what it is, and above those that are there.
-  Finished finish(
-      Manifest manifest, const Retention& retention,
-      const std::function<void()>& before_commit = [] {});
+  // That of the newest checkpoint that is there; 0: there is none.
+  int64_t last_sequence() const;
+  // Writes the manifest, and brings it and the directory's name to the disk.
+  void describe(const Manifest& manifest);
+  // Makes what describe() has written a checkpoint.
+  void commit() const;
+  // Renames it to step-N, in the place of one of that step. That one, and what is outdated, is
+  // hidden only when the new one's name is on the disk. Returns why an outdated checkpoint stays;
+  // empty: none does.
+  std::string publish(const Retention& retention);
   // Removes what finish() has hidden. That may take as long as writing it took.
   void remove_hidden();
   // For a save that is given up before its commit.
@@ -105,8 +110,28 @@ class UnfinishedStep {
   const int64_t step_;
   const StepWriter writer_;
   std::string path_;
+  std::string digest_;  // of the manifest
   std::vector<std::string> hidden_;
 };
+
+// A checkpoint that is committed: the SHA-256 of its manifest.
+struct CommittedStep {
+  int64_t step = 0;
+  std::string digest;
+};
+
+// The newest checkpoint that has its own name; absent: there is none.
+std::optional<CommittedStep> newest_named(const std::string& directory);
+
+// Checkpoints that are written and have no name, or not yet. One whose manifest cannot be read is
+// left out.
+std::vector<StepDirectory> unfinished_steps(const std::string& directory);
+
+// Whether the step has its own name in the directory.
+bool is_named(const std::string& directory, const CommittedStep& committed);
+
+// The temporary name that it has there; empty: it has none.
+std::string temporary_name_of(const std::string& directory, const CommittedStep& committed);
 
 // Renames the checkpoint of `step` that was committed as `temporary`, if its writer ended before it
 // could. Returns whether it is there under its own name now. If not, it lies on another host, or

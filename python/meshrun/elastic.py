@@ -196,16 +196,17 @@ class TrainingProgress:
 
 
 class CheckpointDirectory:
-    """Checkpoints that any number of ranks writes and any other number reads. Every rank that sees the directory of rank 0 writes
-    its share and reads what it needs; the others get from rank 0 what they load.
+    """Checkpoints that any number of ranks writes and any other number reads. Every rank writes its share and reads what it needs.
+    Hosts that share no file system have files of their own each.
 
     `identity`: what must be the same in two runs for the second to go on where the first stopped, by flag. `group`: all ranks that
     train; the world where absent. Calls are collective; errors are the same on every rank and leave model, optimizer and directory
     as they were. Nobody waits for a disk under a collective's timeout; `timeout`, in seconds, is a limit for writing one (none).
 
     `keep`: how many complete checkpoints stay, the newest. So do those of the last `keep_for` seconds, and for ever those whose
-    step is a multiple of `keep_every`. `on_commit`: a program that rank 0 calls with the path of each checkpoint once it is
-    durable, to copy it to an object store, say; nobody waits for it but the end of the job.
+    step is a multiple of `keep_every`. `on_commit`: a program that rank 0, and a rank of every other directory of hosts
+    that share none, calls with the path of each checkpoint once it is durable, to copy it to an object store, say; nobody waits for
+    it but the end of the job.
 
     save_async() copies this rank's share and returns; what became of it is raised by the next call, which then does nothing else.
 

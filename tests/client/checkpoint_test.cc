@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <filesystem>
 #include <nlohmann/json.hpp>
 
 #include "client/checkpoint/conversion.h"
@@ -69,6 +70,39 @@ TEST(CheckpointListingTest, SaysWhatIsCompleteUnfinishedAndDamaged) {
   const std::string table = CheckpointTable(*listed, 0);
   EXPECT_THAT(table, HasSubstr("complete, the newest\n"));
   EXPECT_THAT(table, HasSubstr("not complete: it has no manifest.json"));
+}
+
+// A checkpoint of two hosts; the files of one are here.
+std::string WritePart(const TemporaryDirectory& directory) {
+  Manifest manifest = At(900, 2);
+  manifest.hosts = {"node-a", "node-b"};
+  const std::string here = "model-00001-of-00002.safetensors";
+  const std::string there = "model-00002-of-00002.safetensors";
+  manifest.files[here].pieces = {{"w@0", {"w", {2}, {0}}}};
+  manifest.files[there].pieces = {{"w@1", {"w", {2}, {1}}}};
+  const auto half = [](const char* name) { return EncodeTensors({{name, {{"U8", {1}}, "w"}}}); };
+  const std::string path =
+      WriteStep(directory, manifest, {{here, half("w@0")}, {there, half("w@1")}});
+  std::filesystem::remove(path + "/" + there);
+  return path;
+}
+
+TEST(CheckpointListingTest, FilesOfOtherHostsAreNotDamage) {
+  const TemporaryDirectory directory;
+  const std::string path = WritePart(directory);
+  const auto listed = ListCheckpoints(directory.path());
+  ASSERT_TRUE(listed.ok()) << listed.status();
+  EXPECT_EQ(json::parse(CheckpointsJson("d", *listed)).at("checkpoints").at(0).at("filesElsewhere"),
+            1);
+  EXPECT_THAT(CheckpointTable(*listed, 0),
+              HasSubstr("complete, the newest; 1 file on other hosts"));
+  const auto verified = Verify(directory.path(), {});
+  ASSERT_TRUE(verified.ok()) << verified.status();
+  EXPECT_TRUE(verified->damages.empty());
+  EXPECT_EQ(verified->files.size(), 1u);
+  EXPECT_THAT(verified->parts, ElementsAre(path));
+  EXPECT_THAT(VerificationReport("d", *verified),
+              HasSubstr("step-900 has files on other hosts, which were not read"));
 }
 
 TEST(CheckpointListingTest, SaysWhatTheManifestDoes) {

@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <filesystem>
 #include <thread>
 
 #include "core/checkpoint/open_tensors.h"
@@ -174,6 +175,69 @@ TEST(StepDirectoryTest, PiecesAreReadAsTheirTensor) {
       MessageOf(
           OpenStepDirectory(WriteStep(half, alone, {{"model.0.safetensors", left}})).status()),
       HasSubstr("w is damaged: no chunk has "));
+}
+
+// Two hosts: w in pieces, v whole at both.
+TEST(StepDirectoryTest, HostsMayStoreTheSameAndOneOfThemIsEnoughForIt) {
+  const TemporaryDirectory directory;
+  Manifest manifest = At(5, 1);
+  manifest.hosts = {"node-a", "node-b"};
+  const std::string first = "model-00001-of-00002.safetensors";
+  const std::string second = "model-00002-of-00002.safetensors";
+  manifest.files[first].pieces = {{"w@0", {"w", {4}, {0}}}, {"x", {"x", {2}, {0}}}};
+  manifest.files[second].pieces = {{"w@2", {"w", {4}, {2}}}, {"x", {"x", {2}, {0}}}};
+  const auto part = [](const std::string& name, const std::string& bytes) {
+    return EncodeTensors(
+        {{name, {{"U8", {2}}, bytes}}, {"v", {{"U8", {3}}, "789"}}, {"x", {{"U8", {2}}, "ab"}}});
+  };
+  const std::string path = WriteStep(
+      directory, manifest, {{first, part("w@0", "01")}, {second, part("w@2", "23")}}, 2, 2);
+  const auto source = OpenStepDirectory(path);
+  ASSERT_TRUE(source.ok()) << source.status();
+  EXPECT_EQ(Tensor(**source, "w"), "0123");
+  EXPECT_EQ(Tensor(**source, "v"), "789");
+  EXPECT_EQ(Tensor(**source, "x"), "ab");
+  const auto elsewhere = [&] { return FilesOfOtherHosts(*ReadStepDirectory(path)); };
+  EXPECT_THAT(elsewhere(), ElementsAre());
+
+  std::filesystem::remove(path + "/" + first);
+  EXPECT_THAT(elsewhere(), ElementsAre(first));
+  EXPECT_THAT(MessageOf(OpenStepDirectory(path).status()), HasSubstr(first + " is missing; the"));
+  // Without w.
+  Manifest whole = At(6, 2);
+  whole.hosts = manifest.hosts;
+  whole.files[first].pieces = {{"x", {"x", {2}, {0}}}};
+  whole.files[second].pieces = {{"x", {"x", {2}, {0}}}};
+  const std::string alone =
+      EncodeTensors({{"v", {{"U8", {3}}, "789"}}, {"x", {{"U8", {2}}, "ab"}}});
+  const std::string other = WriteStep(directory, whole, {{first, alone}, {second, alone}}, 2, 2);
+  std::filesystem::remove(other + "/" + first);
+  const auto rest = OpenStepDirectory(other);
+  ASSERT_TRUE(rest.ok()) << rest.status();
+  EXPECT_EQ(Tensor(**rest, "v"), "789");
+  EXPECT_EQ(Tensor(**rest, "x"), "ab");
+  // Without any file here, none is called one of another host.
+  std::filesystem::remove(other + "/" + second);
+  EXPECT_FALSE(OpenStepDirectory(other).ok());
+  whole.hosts.clear();
+  EXPECT_THAT(MessageOf(OpenStepDirectory(
+                            WriteStep(directory, whole, {{first, alone}, {second, alone}}, 2, 2))
+                            .status()),
+              HasSubstr("v is stored twice"));
+}
+
+TEST(StepDirectoryTest, APieceOfNoFileThatIsHereIsMissing) {
+  const TemporaryDirectory directory;
+  Manifest manifest = At(5, 1);
+  manifest.hosts = {"node-a", "node-b"};
+  manifest.files["model-1.safetensors"].pieces = {{"w", {"w", {2}, {0}}}};
+  const std::string path =
+      WriteStep(directory, manifest,
+                {{"model-1.safetensors", EncodeTensors({{"w", {{"U8", {2}}, "ab"}}})},
+                 {"model-2.safetensors", EncodeTensors({{"v", {{"U8", {1}}, "v"}}})}});
+  std::filesystem::remove(path + "/model-1.safetensors");
+  EXPECT_THAT(MessageOf(OpenStepDirectory(path).status()),
+              HasSubstr("model-1.safetensors is missing; the hosts node-a, node-b wrote"));
 }
 
 TEST(OpenTensorsTest, TellsTheFormatByTheContent) {

@@ -42,7 +42,10 @@ class StepDirectoriesTest : public testing::Test {
                                .sha256 = "",
                                .chunks = {{content.size(), Xxh3(content)}},
                                .pieces = {}};
-    unfinished.finish(manifest, {.keep = keep});
+    manifest.sequence = unfinished.last_sequence() + 1;
+    unfinished.describe(manifest);
+    unfinished.commit();
+    unfinished.publish({.keep = keep});
     unfinished.remove_hidden();
   }
   std::vector<int64_t> steps() const {
@@ -211,6 +214,25 @@ TEST_F(StepDirectoriesTest, ADamagedManifestIsAnErrorToReadAndStaysWhenOthersAre
   }
   for (const int64_t step : {6, 7, 8}) write(step);
   EXPECT_TRUE(fs::exists(path));
+}
+
+TEST_F(StepDirectoriesTest, ACommittedOneIsFoundByItsManifestUnderAnyName) {
+  write(5);
+  const std::optional<CommittedStep> named = newest_named(directory_);
+  ASSERT_TRUE(named);
+  EXPECT_EQ(named->step, 5);
+  EXPECT_TRUE(is_named(directory_, *named));
+  EXPECT_EQ(temporary_name_of(directory_, *named), "");
+  fs::rename(directory_ + "/step-5", directory_ + "/.step-5.there.4.unfinished");
+  fs::create_directory(directory_ + "/.step-5.there.5.unfinished");
+  EXPECT_FALSE(is_named(directory_, *named));
+  EXPECT_FALSE(newest_named(directory_));
+  EXPECT_EQ(temporary_name_of(directory_, *named), ".step-5.there.4.unfinished");
+  EXPECT_EQ(temporary_name_of(directory_, {5, "another digest"}), "");
+  EXPECT_EQ(temporary_name_of(directory_ + "/absent", *named), "");
+  ASSERT_EQ(unfinished_steps(directory_).size(), 1);
+  EXPECT_TRUE(finish_step_directory(directory_, 5, named->digest, ".step-5.there.4.unfinished"));
+  EXPECT_THAT(steps(), ElementsAre(5));
 }
 
 }  // namespace
