@@ -174,7 +174,7 @@ void CheckpointWriter::save(const torch::nn::Module& module, torch::optim::Optim
   const Group group = options_.group.get();
   const Parts parts(module, kept);
   const c10::Device device = parts.device();
-  auto [manifest, tensors] = saved_state(*group, parts, optimizer, progress, kept);
+  auto [manifest, tensors, differing] = saved_state(*group, parts, optimizer, progress, kept);
   manifest.identity = options_.identity;
   // The greatest of the ranks'.
   manifest.sequence = 1 - least(*group, device, {-seen_sequence(path_)})[0];

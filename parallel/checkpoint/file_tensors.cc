@@ -21,13 +21,13 @@ FileTensor file_tensor(const Part& part) {
   return {part.info(), StoredValues(part.local()), part.cut, !part.is_parameter};
 }
 
-// States of one parameter, in slices or as the parameter lies.
+// States of one parameter: as the parameter lies, or the slices of one that every rank has.
 void add_states(std::map<std::string, FileTensor>& file, const Part& part,
                 torch::optim::Optimizer& optimizer) {
   ParameterState state;
   CutPtr cut = part.cut;
   auto* const sliced = dynamic_cast<ParameterStates*>(&optimizer);
-  if (sliced == nullptr) {
+  if (sliced == nullptr || part.cut != nullptr) {
     state = parameter_state(optimizer, part.tensor);
   } else if (auto slices = sliced->parameter_slices(part.tensor)) {
     cut = cut_of_slices(*slices, part.tensor.numel());
@@ -129,22 +129,29 @@ int64_t digest_of_outline(const FileTensors& tensors) {
   return static_cast<int64_t>(digest.value());
 }
 
-void agree_on(FileTensors& tensors, bool is_alike, c10d::ProcessGroup& group, c10::Device device) {
-  if (group.getSize() == 1) return;
+std::string agree_on(FileTensors& tensors, bool is_alike, c10d::ProcessGroup& group,
+                     c10::Device device) {
+  if (group.getSize() == 1) return "";
+  std::string differing;
   if (is_alike) {
     std::vector<int64_t> samples;
     std::vector<FileTensor*> shared;
+    std::vector<const std::string*> names;
     for (auto& file : tensors) {
       for (auto& [name, tensor] : file) {
         if (tensor.cut != nullptr || tensor.is_of_rank_0) continue;
         samples.push_back(static_cast<int64_t>(tensor.bytes.sample()));
         shared.push_back(&tensor);
+        names.push_back(&name);
       }
     }
-    if (shared.empty()) return;
+    if (shared.empty()) return "";
     const std::vector<bool> equal = are_equal(group, device, samples);
-    for (size_t i = 0; i < shared.size(); ++i) shared[i]->is_of_rank_0 = !equal[i];
-    return;
+    for (size_t i = 0; i < shared.size(); ++i) {
+      shared[i]->is_of_rank_0 = !equal[i];
+      if (!equal[i] && differing.empty()) differing = *names[i];
+    }
+    return differing;
   }
   const json outlines = json::parse(broadcast_text(group, device, outline_of(tensors).dump()));
   const json own = outline_of(tensors);
@@ -160,17 +167,23 @@ void agree_on(FileTensors& tensors, bool is_alike, c10d::ProcessGroup& group, c1
   for (auto& file : tensors) {
     for (auto& [name, tensor] : file) tensor.is_of_rank_0 = true;
   }
+  return "";
 }
 
 Region stored_region(const Region& region, const TensorInfo& info) {
   Region stored = region;
-  // The pair of a complex number.
   const int64_t elements = Region::whole(region.shape).elements();
-  if (elements > 0 && Region::whole(info.shape).elements() == 2 * elements) {
+  const int64_t stored_elements = Region::whole(info.shape).elements();
+  // The pair of a complex number.
+  const bool is_pair = info.dtype == "F64" && !info.shape.empty() && info.shape.back() == 2;
+  if (is_pair && elements > 0 && stored_elements == 2 * elements) {
     stored.shape.push_back(2);
     stored.begin.push_back(0);
     stored.size.push_back(2);
+    return stored;
   }
+  TORCH_INTERNAL_ASSERT(stored_elements == elements, "a piece of ", elements,
+                        " elements in all belongs to a tensor of ", stored_elements);
   return stored;
 }
 

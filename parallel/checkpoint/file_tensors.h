@@ -32,7 +32,9 @@ FileTensors collect(const Parts& parts, torch::optim::Optimizer& optimizer);
 // ranks have the same names, dtypes and shapes. Else those of the model and of kept tensors are the
 // same error on all ranks, c10::ValueError. Moments may differ, since a rank may not have stepped a
 // parameter: rank 0's are written, and pieces of zeros where a rank has none of its own.
-void agree_on(FileTensors& tensors, bool is_alike, c10d::ProcessGroup& group, c10::Device device);
+// Returns the first tensor, other than a buffer, of which the ranks have other values; empty: none.
+std::string agree_on(FileTensors& tensors, bool is_alike, c10d::ProcessGroup& group,
+                     c10::Device device);
 
 // Digest of names, dtypes and shapes.
 int64_t digest_of_outline(const FileTensors& tensors);

@@ -31,7 +31,7 @@ SavedState saved_state(c10d::ProcessGroup& group, const Parts& parts,
                        const KeptValues& kept) {
   const c10::Device device = parts.device();
   SavedState state;
-  auto& [manifest, tensors] = state;
+  auto& [manifest, tensors, differing] = state;
   do_together(group, device, [&] { tensors = collect(parts, optimizer); });
   manifest.optimizer = optimizer_kind(optimizer);
   manifest.step = progress.step;
@@ -54,7 +54,7 @@ SavedState saved_state(c10d::ProcessGroup& group, const Parts& parts,
   if (!equal[0]) {
     manifest.random_generators_by_rank = gather_states(group, device, manifest.random_generators);
   }
-  agree_on(tensors, equal[2], group, device);
+  differing = agree_on(tensors, equal[2], group, device);
   return state;
 }
 

@@ -3,6 +3,7 @@
 
 #include <torch/optim/optimizer.h>
 
+#include <string>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
 #include "core/checkpoint/manifest.h"
@@ -17,6 +18,8 @@ struct SavedState {
   // Without what belongs to files.
   Manifest manifest;
   FileTensors tensors;
+  // agree_on()
+  std::string differing = {};
 };
 
 // Collective over `group`. Errors, the same on all ranks: those of agree_on(); c10::ValueError

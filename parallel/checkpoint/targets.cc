@@ -111,7 +111,7 @@ Targets::Targets(const Parts& parts, torch::optim::Optimizer& optimizer,
     State& state = states_.emplace_back(State{&part, {}, {}});
     CutPtr cut = part.cut;
     std::optional<ParameterStates::Slices> slices;
-    if (sliced != nullptr) {
+    if (sliced != nullptr && part.cut == nullptr) {
       slices = sliced->parameter_slices(part.tensor);
       if (!slices) continue;
       cut = cut_of_slices(*slices, part.tensor.numel());
@@ -139,7 +139,7 @@ void Targets::commit() {
   auto* const sliced = dynamic_cast<ParameterStates*>(&optimizer_);
   for (State& state : states_) {
     if (state.step.defined()) state.state.step = state.step.item<int64_t>();
-    if (sliced != nullptr) {
+    if (sliced != nullptr && state.part->cut == nullptr) {
       sliced->set_parameter_slices(state.part->tensor, state.state);
     } else {
       set_parameter_state(optimizer_, state.part->tensor, state.state);

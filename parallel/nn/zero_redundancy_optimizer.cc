@@ -107,6 +107,7 @@ void ZeroRedundancyOptimizer::build(const Defaults& defaults,
     for (const Tensor& parameter : param_groups_[group].params()) {
       if (!parameter.defined()) problem = "a parameter is undefined";
       if (!parameter.defined() || !parameter.requires_grad()) continue;
+      places_.emplace(parameter.unsafeGetTensorImpl(), slots_.size());
       slots_.push_back({.parameter = parameter, .group = group, .dtype = parameter.scalar_type()});
       parameters.insert(std::to_string(slots_.size() - 1), parameter);
     }
@@ -364,10 +365,8 @@ std::vector<int64_t> ZeroRedundancyOptimizer::slice_sizes(const detail::FlatBuck
 }
 
 const ZeroRedundancyOptimizer::Slot* ZeroRedundancyOptimizer::find(const Tensor& parameter) const {
-  for (const Slot& slot : slots_) {
-    if (slot.parameter.is_same(parameter)) return &slot;
-  }
-  return nullptr;
+  const auto place = places_.find(parameter.unsafeGetTensorImpl());
+  return place == places_.end() ? nullptr : &slots_[place->second];
 }
 
 std::vector<SplitRange> ZeroRedundancyOptimizer::pieces_of(const Slot& slot) const {

@@ -43,6 +43,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 #include "parallel/base/arguments.h"
@@ -143,6 +144,7 @@ class ZeroRedundancyOptimizer : public torch::optim::Optimizer, public Parameter
   bool mean_ = true;
   bool use_fp32_ = true;
   std::vector<Slot> slots_;
+  std::unordered_map<const c10::TensorImpl*, size_t> places_;  // of parameters among them
   std::vector<detail::FlatBucket> buckets_;
   std::vector<at::Tensor> slices_;  // of the buckets: this rank's parameters
   std::unique_ptr<torch::optim::Optimizer> inner_;

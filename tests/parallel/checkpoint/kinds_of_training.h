@@ -63,16 +63,20 @@ struct Mixed : torch::nn::Module {
 };
 
 // "plain": whole on every rank; "zero": with moments in slices; "columns": ShardTensors; "fno": an
-// FNO over all ranks; "pairs": over two of four.
+// FNO over all ranks; "pairs": over two of four; "zero of pairs": the same, with the moments of
+// ranks that have the same pieces in slices. In another world than four that is an FNO over all.
 class Training {
  public:
   explicit Training(const std::string& kind) {
     const bool is_one = DistributedManager::get().world_size() == 1;
     at::manual_seed(5);
-    if (kind == "fno" || kind == "pairs") {
+    const bool is_zero_of_pairs = kind == "zero of pairs";
+    if (kind == "fno" || kind == "pairs" || is_zero_of_pairs) {
       FNOOptions options = FNOOptions().width(3).modes({4, 3}).num_layers(2).projection_channels(4);
-      if (kind == "pairs") {
-        DistributedManager::get().initialize_mesh({2, 2}, {"dp", "spatial"});
+      if (kind == "pairs" || is_zero_of_pairs) {
+        const int size = DistributedManager::get().world_size();
+        const int64_t pairs = size == 4 ? 2 : 1;
+        DistributedManager::get().initialize_mesh({pairs, size / pairs}, {"dp", "spatial"});
         options.group(GroupArgument("spatial"));
       } else if (!is_one) {
         options.group(GroupArgument("world"));
@@ -86,7 +90,11 @@ class Training {
       module_ = mixed_;
     }
     shards_ = parameter_shards(*module_);
-    if (kind == "zero") {
+    if (is_zero_of_pairs) {
+      optimizer_ = std::make_unique<ZeroRedundancyOptimizer>(
+          module_->parameters(), torch::optim::AdamOptions(0.01),
+          ZeroRedundancyOptions{.group = "dp", .gradients_are_reduced = true});
+    } else if (kind == "zero") {
       optimizer_ = std::make_unique<ZeroRedundancyOptimizer>(
           module_->parameters(), torch::optim::AdamOptions(0.01),
           ZeroRedundancyOptions{.gradients_are_reduced = true});
