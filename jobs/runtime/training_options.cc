@@ -84,6 +84,13 @@ bool read_command_line(const CommandLine& line, int argc, const char* const* arg
   if (options.resume && options.checkpoint_dir.empty()) {
     throw UsageError("--resume needs --checkpoint-dir, the directory to resume from");
   }
+  // Else a loss would take the job back behind a checkpoint that it has written.
+  if (!options.checkpoint_dir.empty() && options.snapshot_every > options.checkpoint_every) {
+    throw UsageError("--snapshot-every " + std::to_string(options.snapshot_every) +
+                     " is more than --checkpoint-every " +
+                     std::to_string(options.checkpoint_every) +
+                     ": snapshots are for steps since a checkpoint");
+  }
   return true;
 }
 

@@ -52,6 +52,7 @@ namespace {
 
 // Marks the messages between a rank and its keeper.
 constexpr int kSnapshotTag = 0x5a9;
+constexpr int64_t kMessage = int64_t{256} << 20;
 
 Contents contents_of(const detail::SavedState& state) {
   Contents contents;
@@ -87,26 +88,47 @@ std::string missing_tensor(c10d::ProcessGroup& group, c10::Device device, int ro
                            const std::vector<HeldRegion>& held, const Contents* contents) {
   json told = json::array();
   for (const HeldRegion& part : held) {
-    told.push_back({part.kind, part.name, json(part.region)});
+    const Region& region = part.region;
+    const bool is_whole = region.elements() == Region::whole(region.shape).elements();
+    told.push_back({part.kind, part.name, is_whole ? json() : json(region)});
   }
   const std::vector<std::string> all = gather_texts(group, device, told.dump());
   std::string missing;
   if (group.getRank() == root) {
-    detail::ByFile<std::map<std::string, std::vector<Region>>> regions;
+    // Of each tensor, the parts; a whole one is enough.
+    detail::ByFile<std::map<std::string, std::vector<Region>>> parts;
+    detail::ByFile<std::set<std::string>> whole;
     for (const std::string& text : all) {
       for (const json& part : json::parse(text)) {
-        regions[part.at(0).get<size_t>()][part.at(1).get<std::string>()].push_back(
-            part.at(2).get<Region>());
+        const auto kind = part.at(0).get<size_t>();
+        const auto name = part.at(1).get<std::string>();
+        if (part.at(2).is_null()) {
+          whole[kind].insert(name);
+        } else {
+          parts[kind][name].push_back(part.at(2).get<Region>());
+        }
       }
     }
-    for (size_t kind = 0; kind < regions.size(); ++kind) {
+    for (size_t kind = 0; kind < parts.size(); ++kind) {
       for (const auto& [name, info] : contents->outlines[kind]) {
-        const bool is_empty = Region::whole(info.shape).elements() == 0;
-        if (!is_empty && missing.empty() && !cover_tensor(regions[kind][name])) missing = name;
+        const int64_t elements = Region::whole(info.shape).elements();
+        if (elements == 0 || whole[kind].contains(name) || !missing.empty()) continue;
+        const std::vector<Region>& found = parts[kind][name];
+        const bool is_there = !found.empty() && cover_tensor(found) &&
+                              Region::whole(found.front().shape).elements() == elements;
+        if (!is_there) missing = name;
       }
     }
   }
   return broadcast_text(group, device, missing, root);
+}
+
+// A copy's parts, in memory.
+void add_parts(std::vector<HeldRegion>& held, const SnapshotCopy& copy) {
+  for (const auto& part : copy.parts) {
+    held.push_back(part.elements);
+    held.back().bytes = copy.bytes_of(part);
+  }
 }
 
 }  // namespace
@@ -123,14 +145,28 @@ void PieceSnapshots::take(const World& world, int64_t step, const torch::nn::Mod
   kept.list_moments();
   const detail::Parts parts(module, kept);
   const detail::SavedState state = saved_state(*world.group, parts, optimizer, {step, {}}, kept);
+  TORCH_CHECK_VALUE(state.differing.empty(), "ElasticState: the ranks have other values of ",
+                    state.differing, " after step ", step,
+                    ", and a snapshot has one for all: they must be equal, or in pieces");
   Slot& slot = *slots_[1 - newest_];
   slot.clear();
-  if (world.generation != std::exchange(generation_, world.generation)) number_ = 0;
+  const bool is_first = world.generation != std::exchange(generation_, world.generation);
+  if (is_first) number_ = 0;
   slot.own = copy_state({generation_, ++number_, step}, state.tensors, world.group->getRank(),
                         std::exchange(slot.spare_own, {}));
   slot.contents = contents_of(state);
+  if (is_first) check_cuts(world, parts.device(), slot);
   newest_ = 1 - newest_;
   exchange(world, parts.device(), slot);
+}
+
+// Whether the ranks' own pieces can be put together, which they must be able to after a loss.
+void PieceSnapshots::check_cuts(const World& world, c10::Device device, const Slot& slot) const {
+  std::vector<HeldRegion> held;
+  add_parts(held, *slot.own);
+  const std::string missing = missing_tensor(*world.group, device, 0, held, &slot.contents);
+  TORCH_CHECK_NOT_IMPLEMENTED(missing.empty(), "ElasticState::snapshot_every: the pieces of ",
+                              missing, " that ranks hold are not those of one cut");
 }
 
 void PieceSnapshots::exchange(const World& world, c10::Device device, Slot& slot) const {
@@ -143,14 +179,34 @@ void PieceSnapshots::exchange(const World& world, c10::Device device, Slot& slot
   const std::vector<int64_t> sizes = number_by_rank(group, device, static_cast<int64_t>(sent));
   slot.spare_kept = detail::bytes_in(std::exchange(slot.spare_kept, {}),
                                      static_cast<uint64_t>(sizes[static_cast<size_t>(ward)]));
-  std::vector<at::Tensor> in = {slot.spare_kept};
-  std::vector<at::Tensor> out = {slot.own->memory.narrow(0, 0, static_cast<int64_t>(sent))};
-  const auto arrival = group.recv(in, static_cast<int>(ward), kSnapshotTag);
-  group.send(out, keepers[static_cast<size_t>(rank)], kSnapshotTag)->wait();
-  arrival->wait();
+  std::vector<c10::intrusive_ptr<c10d::Work>> works;
+  const auto visit_messages = [](const at::Tensor& bytes, const auto& visit) {
+    for (int64_t from = 0; from < bytes.numel(); from += kMessage) {
+      std::vector<at::Tensor> message = {
+          bytes.narrow(0, from, std::min(kMessage, bytes.numel() - from))};
+      visit(message);
+    }
+  };
+  visit_messages(slot.spare_kept, [&](std::vector<at::Tensor>& message) {
+    works.push_back(group.recv(message, static_cast<int>(ward), kSnapshotTag));
+  });
+  visit_messages(
+      slot.own->memory.narrow(0, 0, static_cast<int64_t>(sent)),
+      [&](std::vector<at::Tensor>& message) {
+        works.push_back(group.send(message, keepers[static_cast<size_t>(rank)], kSnapshotTag));
+      });
+  for (const auto& work : works) work->wait();
   slot.kept = detail::decode_copy(std::exchange(slot.spare_kept, {}));
   // Whoever goes on knows that all have arrived.
   group.barrier()->wait();
+}
+
+void PieceSnapshots::keep_only(uint64_t generation) {
+  for (auto& slot : slots_) {
+    const auto copies = slot->copies();
+    if (copies.empty() || copies.front()->id.generation == generation) continue;
+    slot = std::make_unique<Slot>();  // with its memory
+  }
 }
 
 std::optional<int64_t> PieceSnapshots::newest(uint64_t generation) const {
@@ -178,10 +234,7 @@ PieceSnapshots::Restored PieceSnapshots::restore(const GroupArgument::Handle& gr
       if (slot->own && slot->own->id == id) contents = &slot->contents;
       for (const SnapshotCopy* const copy : slot->copies()) {
         if (copy->id != id) continue;
-        for (const auto& part : copy->parts) {
-          held.push_back(part.elements);
-          held.back().memory = copy->bytes_of(part);
-        }
+        add_parts(held, *copy);
       }
     }
     const std::vector<int64_t> has = number_by_rank(*group, device, contents != nullptr ? 1 : 0);

@@ -42,9 +42,12 @@ class PieceSnapshots {
   ~PieceSnapshots();
 
   // Collective over the world, after `step` steps on all ranks. Errors: those of saved_state() and
-  // of the group.
+  // of the group; the same on all ranks, c10::ValueError for a tensor of which ranks have other
+  // values, and c10::NotImplementedError for one that they hold in pieces of several cuts.
   void take(const World& world, int64_t step, const torch::nn::Module& module,
             torch::optim::Optimizer& optimizer, const KeptValues& kept);
+  // Drops those of other worlds.
+  void keep_only(uint64_t generation);
   // The step of the newest snapshot that was taken in this world; absent: none was.
   std::optional<int64_t> newest(uint64_t generation) const;
 
@@ -55,8 +58,9 @@ class PieceSnapshots {
   };
   // Collective over the group of any world: all ranks get the newest snapshot that is whole. Ranks
   // may have none. Random generators: those of the same rank where the world has as many ranks as
-  // the snapshot's had. Raises c10::ValueError, the same on all ranks and before anything is
-  // changed, where the module, the optimizer or the kept values are others than the snapshot's.
+  // the snapshot's had. Raises c10::ValueError, the same on all ranks: before anything is changed,
+  // where the module, the optimizer or the kept values are others than the snapshot's; at the end,
+  // where a `load` function of a kept value raises.
   Restored restore(const GroupArgument::Handle& group, torch::nn::Module& module,
                    torch::optim::Optimizer& optimizer, const KeptValues& kept);
 
@@ -66,6 +70,8 @@ class PieceSnapshots {
  private:
   struct Slot;
 
+  // Collective. Raises c10::NotImplementedError on all ranks.
+  void check_cuts(const World& world, c10::Device device, const Slot& slot) const;
   // Collective: sends this rank's pieces, and gets another rank's.
   void exchange(const World& world, c10::Device device, Slot& slot) const;
 

@@ -3,8 +3,8 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
-#include <limits>
 #include <map>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string_view>
@@ -23,7 +23,7 @@ using nlohmann::json;
 
 // Tensors begin at multiples of it in the stream, which are multiples of every element.
 constexpr uint64_t kFilledAlignment = 64;
-// A rank may have to send all of a round to every other one.
+// What a rank sends in a round.
 constexpr uint64_t kMostSent = uint64_t{64} << 20;
 constexpr uint64_t kLeastRound = uint64_t{1} << 20;
 
@@ -31,14 +31,14 @@ constexpr uint64_t kLeastRound = uint64_t{1} << 20;
 struct Source {
   Region region;
   std::vector<size_t> ranks;
-  // Among those of this rank, if it holds them, and their bytes, if they lie in memory.
+  // Among those of this rank, if it holds them, and their bytes, unless they are read.
   std::optional<size_t> held;
-  const char* memory = nullptr;
+  at::Tensor bytes;
 
+  bool is_of(size_t rank) const { return std::ranges::binary_search(ranks, rank); }
   // The one that gives it to `receiver`.
   size_t provider(size_t receiver) const {
-    if (std::ranges::find(ranks, receiver) != ranks.end()) return receiver;
-    return ranks[receiver % ranks.size()];
+    return is_of(receiver) ? receiver : ranks[receiver % ranks.size()];
   }
 };
 
@@ -49,9 +49,13 @@ struct Filled {
   uint64_t end = 0;
   uint64_t element = 1;
   std::vector<Source> sources;
-  std::vector<Region> needed;  // by rank
+  // What ranks need, and which of it, by rank.
+  std::vector<Region> regions;
+  std::vector<size_t> needed;
   // Some rank gets a part of it from another one.
   bool travels = false;
+
+  const Region& needed_by(size_t rank) const { return regions[needed[rank]]; }
 };
 
 struct Round {
@@ -59,22 +63,47 @@ struct Round {
   uint64_t end = 0;
 };
 
-// The source for these elements, which `rank` holds; null if there are none.
+struct Plan {
+  std::vector<Filled> stream;
+  // Some rank reads some region.
+  bool is_any_read = false;
+  uint64_t round_bytes = kMostSent;
+};
+
+bool is_whole(const Region& region) {
+  return region.elements() == Region::whole(region.shape).elements();
+}
+
+// A region of a tensor of `shape` as ranks tell it: nothing says that it is all of it.
+json told_region(const Region& region, const std::vector<int64_t>& shape) {
+  return is_whole(region) && region.shape == shape ? json() : json(region);
+}
+
+Region heard_region(const json& told, const std::vector<int64_t>& shape) {
+  return told.is_null() ? Region::whole(shape) : told.get<Region>();
+}
+
+// The source for these elements, which `rank` holds; null if there are none. Ranks come in order.
 Source* add_source(Filled& tensor, Region region, size_t rank) {
   if (region.elements() == 0) return nullptr;
   auto known = std::ranges::find(tensor.sources, region, &Source::region);
   if (known == tensor.sources.end()) {
-    known = tensor.sources.insert(known, {std::move(region), {}, {}});
+    known = tensor.sources.insert(known, {std::move(region), {}, {}, {}});
   }
-  if (known->ranks.empty() || known->ranks.back() != rank) known->ranks.push_back(rank);
+  if (!known->is_of(rank)) known->ranks.push_back(rank);
   return &*known;
+}
+
+void add_needed(Filled& tensor, Region region) {
+  const auto known = std::ranges::find(tensor.regions, region);
+  tensor.needed.push_back(static_cast<size_t>(known - tensor.regions.begin()));
+  if (known == tensor.regions.end()) tensor.regions.push_back(std::move(region));
 }
 
 // One that is whole is enough.
 void keep_what_is_needed(Filled& tensor) {
-  const auto whole = std::ranges::find_if(tensor.sources, [](const Source& source) {
-    return source.region.elements() == Region::whole(source.region.shape).elements();
-  });
+  const auto whole = std::ranges::find_if(
+      tensor.sources, [](const Source& source) { return is_whole(source.region); });
   if (whole == tensor.sources.end()) return;
   Source only = std::move(*whole);
   tensor.sources.clear();
@@ -88,58 +117,98 @@ bool is_covered(const Filled& tensor) {
   return cover_tensor(std::move(regions));
 }
 
-bool travels(const Filled& tensor) {
-  for (size_t rank = 0; rank < tensor.needed.size(); ++rank) {
-    if (tensor.needed[rank].elements() == 0) continue;
-    for (const Source& source : tensor.sources) {
-      if (source.provider(rank) != rank) return true;
+// How many ranks get a part of it from one that has it, at most. The parts of several sources are
+// counted as one.
+size_t receivers_of_one(const Filled& tensor) {
+  size_t most = 0;
+  for (const Source& source : tensor.sources) {
+    std::map<size_t, size_t> receivers;
+    for (size_t rank = 0; rank < tensor.needed.size(); ++rank) {
+      const size_t provider = source.provider(rank);
+      if (provider == rank || tensor.needed_by(rank).elements() == 0) continue;
+      most = std::max(most, ++receivers[provider]);
     }
   }
-  return false;
+  return tensor.sources.size() > 1 ? std::min<size_t>(most, 2) : most;
 }
 
-// Collective: what all ranks hold and need. The plan of each rank follows from it alone.
-std::vector<Filled> plan(c10d::ProcessGroup& group, c10::Device device,
-                         const std::vector<HeldRegion>& held, std::vector<Target>& targets) {
+// What this rank tells the others: by place of the tensor, what it holds and needs.
+json told(const std::vector<HeldRegion>& held, std::vector<Target>& targets) {
   std::map<std::pair<FileKind, std::string>, size_t> places;
-  std::vector<Filled> stream;
-  json own = {{"held", json::array()}, {"needed", json::array()}};
-  uint64_t end = 0;
+  json needed = json::array();
   for (Target& target : targets) {
-    places[{target.kind(), target.name()}] = stream.size();
-    const auto element = ElementBytes(target.info().dtype).value();
-    stream.push_back({&target, end, end + target.size(), element, {}, {}, false});
-    end = (stream.back().end + kFilledAlignment - 1) / kFilledAlignment * kFilledAlignment;
-    own["needed"].push_back(json(target.region()));
+    const json region = told_region(target.region(), target.info().shape);
+    if (!region.is_null()) needed.push_back({places.size(), region});
+    places.emplace(std::pair(target.kind(), target.name()), places.size());
   }
+  json holds = json::array();
+  bool reads = false;
   for (size_t i = 0; i < held.size(); ++i) {
     const auto place = places.find({held[i].kind, held[i].name});
     if (place == places.end()) continue;
-    own["held"].push_back({place->second, json(held[i].region), i});
+    reads = reads || !held[i].bytes.defined();
+    const auto& shape = targets[place->second].info().shape;
+    holds.push_back({place->second, told_region(held[i].region, shape), i});
   }
-  const std::vector<std::string> all = gather_texts(group, device, own.dump());
-  const auto rank_here = static_cast<size_t>(group.getRank());
+  return {{"held", holds}, {"needed", needed}, {"reads", reads}};
+}
+
+// Takes what a rank has told. `held`: this rank's own; null for another one.
+void hear(Plan& plan, const json& told, size_t rank, const std::vector<HeldRegion>* held) {
+  std::vector<Filled>& stream = plan.stream;
+  plan.is_any_read = plan.is_any_read || told.at("reads").get<bool>();
+  for (const json& one : told.at("held")) {
+    Filled& tensor = stream.at(one.at(0).get<size_t>());
+    const auto& shape = tensor.target->info().shape;
+    Region region = heard_region(one.at(1), shape);
+    if (Region::whole(region.shape).elements() != Region::whole(shape).elements()) {
+      throw std::runtime_error("rank " + std::to_string(rank) + " holds a piece of another " +
+                               tensor.target->name());
+    }
+    Source* const source = add_source(tensor, std::move(region), rank);
+    if (source == nullptr || held == nullptr || source->held) continue;
+    source->held = one.at(2).get<size_t>();
+    source->bytes = (*held)[*source->held].bytes;
+  }
+  auto next = told.at("needed").begin();
+  for (size_t i = 0; i < stream.size(); ++i) {
+    const bool is_part = next != told.at("needed").end() && next->at(0).get<size_t>() == i;
+    const auto& shape = stream[i].target->info().shape;
+    add_needed(stream[i], is_part ? next->at(1).get<Region>() : Region::whole(shape));
+    if (is_part) ++next;
+  }
+}
+
+// Collective: what all ranks hold and need. The plan of each rank follows from it alone.
+Plan make_plan(c10d::ProcessGroup& group, c10::Device device, const std::vector<HeldRegion>& held,
+               std::vector<Target>& targets) {
+  Plan plan;
+  uint64_t end = 0;
+  for (Target& target : targets) {
+    Filled& tensor = plan.stream.emplace_back();
+    tensor.target = &target;
+    tensor.begin = end;
+    tensor.end = end + target.size();
+    tensor.element = ElementBytes(target.info().dtype).value();
+    end = (tensor.end + kFilledAlignment - 1) / kFilledAlignment * kFilledAlignment;
+  }
+  const std::vector<std::string> all = gather_texts(group, device, told(held, targets).dump());
   for (size_t rank = 0; rank < all.size(); ++rank) {
-    const json told = json::parse(all[rank]);
-    for (const json& one : told.at("held")) {
-      Filled& tensor = stream.at(one.at(0).get<size_t>());
-      Source* const source = add_source(tensor, one.at(1).get<Region>(), rank);
-      if (source == nullptr || rank != rank_here) continue;
-      source->held = one.at(2).get<size_t>();
-      source->memory = held[*source->held].memory;
-    }
-    for (size_t i = 0; i < stream.size(); ++i) {
-      stream[i].needed.push_back(told.at("needed").at(i).get<Region>());
-    }
+    const bool is_own = rank == static_cast<size_t>(group.getRank());
+    hear(plan, json::parse(all[rank]), rank, is_own ? &held : nullptr);
   }
-  for (Filled& tensor : stream) {
+  size_t most = 1;
+  for (Filled& tensor : plan.stream) {
     keep_what_is_needed(tensor);
     if (!is_covered(tensor)) {
       throw std::runtime_error("no rank has all of " + tensor.target->name());
     }
-    tensor.travels = travels(tensor);
+    const size_t receivers = receivers_of_one(tensor);
+    tensor.travels = receivers > 0;
+    most = std::max(most, receivers);
   }
-  return stream;
+  plan.round_bytes = std::max(kLeastRound, kMostSent / most / kFilledAlignment * kFilledAlignment);
+  return plan;
 }
 
 // Calls visit(tensor, first, last) with the elements of each tensor that lie in the interval.
@@ -164,13 +233,13 @@ void visit_given(const std::vector<Filled>& stream, const Round& round, size_t p
   visit_filled(stream, round, [&](const Filled& tensor, int64_t first, int64_t last) {
     for (const Source& source : tensor.sources) {
       if (source.provider(receiver) != provider) continue;
-      visit_common_runs(source.region, tensor.needed[receiver], first, last,
+      visit_common_runs(source.region, tensor.needed_by(receiver), first, last,
                         [&](const CommonRun& run) { visit(tensor, source, run); });
     }
   });
 }
 
-// The bytes of this rank's regions that a round needs and that are read.
+// The bytes of this rank's regions that a round needs: those that are read, and those in memory.
 class Staged {
  public:
   void read(const std::vector<Filled>& stream, const Round& round, size_t ranks, size_t own,
@@ -178,36 +247,53 @@ class Staged {
     parts_.clear();
     visit_filled(stream, round, [&](const Filled& tensor, int64_t first, int64_t last) {
       for (const Source& source : tensor.sources) {
-        if (source.memory != nullptr || !is_given(source, tensor, ranks, own)) continue;
+        if (source.bytes.defined() || !is_given(source, tensor, ranks, own)) continue;
         const int64_t begin = count_before(source.region, first);
-        const int64_t end = count_before(source.region, last);
-        if (begin == end) continue;
+        const int64_t size = count_before(source.region, last) - begin;
+        if (size == 0) continue;
         Part& part = parts_[&source];
         part.begin = static_cast<uint64_t>(begin) * tensor.element;
-        part.bytes.resize(static_cast<uint64_t>(end - begin) * tensor.element);
-        read_region(*source.held, part.begin, part.bytes);
+        part.bytes = at::empty({size * static_cast<int64_t>(tensor.element)}, at::kByte);
+        read_region(*source.held, part.begin,
+                    {static_cast<char*>(part.bytes.mutable_data_ptr()), part.bytes.nbytes()});
       }
     });
   }
   std::string_view of(const Filled& tensor, const Source& source, const CommonRun& run) const {
-    const uint64_t from = static_cast<uint64_t>(run.in_first) * tensor.element;
-    const uint64_t size = static_cast<uint64_t>(run.count) * tensor.element;
-    if (source.memory != nullptr) return {source.memory + from, size};
-    const Part& part = parts_.at(&source);
-    return {part.bytes.data() + (from - part.begin), size};
+    const Place place = place_of(tensor, source, run);
+    return {static_cast<const char*>(place.bytes.const_data_ptr()) + place.from, place.size};
+  }
+  // The same as a tensor, which holds the memory.
+  at::Tensor tensor_of(const Filled& tensor, const Source& source, const CommonRun& run) const {
+    const Place place = place_of(tensor, source, run);
+    return place.bytes.narrow(0, static_cast<int64_t>(place.from),
+                              static_cast<int64_t>(place.size));
   }
 
  private:
   struct Part {
     uint64_t begin = 0;  // in the region
-    std::vector<char> bytes;
+    at::Tensor bytes;
   };
+  struct Place {
+    const at::Tensor& bytes;
+    uint64_t from = 0;
+    uint64_t size = 0;
+  };
+
+  Place place_of(const Filled& tensor, const Source& source, const CommonRun& run) const {
+    const uint64_t from = static_cast<uint64_t>(run.in_first) * tensor.element;
+    const uint64_t size = static_cast<uint64_t>(run.count) * tensor.element;
+    if (source.bytes.defined()) return {source.bytes, from, size};
+    const Part& part = parts_.at(&source);
+    return {part.bytes, from - part.begin, size};
+  }
 
   // Some rank takes it from this one.
   static bool is_given(const Source& source, const Filled& tensor, size_t ranks, size_t own) {
     if (!source.held) return false;
     for (size_t rank = 0; rank < ranks; ++rank) {
-      if (source.provider(rank) == own && tensor.needed[rank].elements() > 0) return true;
+      if (source.provider(rank) == own && tensor.needed_by(rank).elements() > 0) return true;
     }
     return false;
   }
@@ -275,43 +361,40 @@ class Exchange {
                   [&](const Filled& tensor, const Source&, const CommonRun& run) {
                     if (!is_long(tensor, run)) return;
                     const auto size = static_cast<int64_t>(bytes_of(tensor, run));
-                    char* const memory = tensor.target->own_memory(
-                        static_cast<uint64_t>(run.in_second) * tensor.element);
-                    std::vector<at::Tensor> to = {memory == nullptr
-                                                      ? at::empty({size}, at::kByte)
-                                                      : at::from_blob(memory, {size}, at::kByte)};
+                    const at::Tensor own = tensor.target->own_bytes();
+                    const auto begin = run.in_second * static_cast<int64_t>(tensor.element);
+                    std::vector<at::Tensor> to = {own.defined() ? own.narrow(0, begin, size)
+                                                                : at::empty({size}, at::kByte)};
                     works_.push_back(group_->recv(to, static_cast<int>(rank), kLongRunTag));
-                    if (memory == nullptr) arriving_.push_back({&tensor, run, to[0]});
+                    if (!own.defined()) arriving_.push_back({&tensor, run, to[0]});
                   });
     });
   }
 
   void send_long(const std::vector<Filled>& stream, const Round& round, const Staged& staged) {
     visit_others([&](size_t rank) {
-      visit_given(
-          stream, round, own_, rank,
-          [&](const Filled& tensor, const Source& source, const CommonRun& run) {
-            if (!is_long(tensor, run)) return;
-            const std::string_view bytes = staged.of(tensor, source, run);
-            std::vector<at::Tensor> sent = {at::from_blob(
-                const_cast<char*>(bytes.data()), {static_cast<int64_t>(bytes.size())}, at::kByte)};
-            works_.push_back(group_->send(sent, static_cast<int>(rank), kLongRunTag));
-          });
+      visit_given(stream, round, own_, rank,
+                  [&](const Filled& tensor, const Source& source, const CommonRun& run) {
+                    if (!is_long(tensor, run)) return;
+                    std::vector<at::Tensor> sent = {staged.tensor_of(tensor, source, run)};
+                    works_.push_back(group_->send(sent, static_cast<int>(rank), kLongRunTag));
+                  });
     });
   }
 
   void exchange_short(const std::vector<Filled>& stream, const Round& round, const Staged& staged) {
     std::vector<int64_t> sent(ranks_), got(ranks_);
-    packed_.clear();
+    // Shared with the message, which may outlive this call where a rank is lost.
+    const auto packed = std::make_shared<std::vector<char>>();
     visit_others([&](size_t rank) {
-      const size_t before = packed_.size();
+      const size_t before = packed->size();
       visit_given(stream, round, own_, rank,
                   [&](const Filled& tensor, const Source& source, const CommonRun& run) {
                     if (is_long(tensor, run)) return;
                     const std::string_view bytes = staged.of(tensor, source, run);
-                    packed_.insert(packed_.end(), bytes.begin(), bytes.end());
+                    packed->insert(packed->end(), bytes.begin(), bytes.end());
                   });
-      sent[rank] = static_cast<int64_t>(packed_.size() - before);
+      sent[rank] = static_cast<int64_t>(packed->size() - before);
       visit_given(stream, round, rank, own_,
                   [&](const Filled& tensor, const Source&, const CommonRun& run) {
                     if (!is_long(tensor, run)) {
@@ -319,8 +402,8 @@ class Exchange {
                     }
                   });
     });
-    const at::Tensor message =
-        at::from_blob(packed_.data(), {static_cast<int64_t>(packed_.size())}, at::kByte);
+    const at::Tensor message = at::from_blob(
+        packed->data(), {static_cast<int64_t>(packed->size())}, [packed](void*) {}, at::kByte);
     const at::Tensor arrived =
         all_to_all_v(message.to(device_), sent, got, 0, 0, GroupArgument(group_)).cpu();
     const auto* from = static_cast<const char*>(arrived.const_data_ptr());
@@ -339,7 +422,6 @@ class Exchange {
   const c10::Device device_;
   const size_t ranks_;
   const size_t own_;
-  std::vector<char> packed_;
   std::vector<c10::intrusive_ptr<c10d::Work>> works_;
   std::vector<Arriving> arriving_;
 };
@@ -349,17 +431,18 @@ class Exchange {
 void fill_from_regions(const GroupArgument::Handle& group, c10::Device device,
                        const std::vector<HeldRegion>& held, std::vector<Target>& targets,
                        const ReadRegion& read) {
-  const std::vector<Filled> stream = plan(*group, device, held, targets);
+  const Plan plan = make_plan(*group, device, held, targets);
+  const std::vector<Filled>& stream = plan.stream;
   if (stream.empty()) return;
   const auto ranks = static_cast<size_t>(group->getSize());
   const auto own = static_cast<size_t>(group->getRank());
-  const uint64_t share = kMostSent / ranks / kFilledAlignment * kFilledAlignment;
-  const uint64_t most = std::max(kLeastRound, share);
   Staged staged;
   Exchange exchange(group, device);
-  for (Round round{0, most}; round.begin < stream.back().end;
-       round = {round.end, round.end + most}) {
-    read_together(*group, device, [&] { staged.read(stream, round, ranks, own, read); });
+  for (Round round{0, plan.round_bytes}; round.begin < stream.back().end;
+       round = {round.end, round.end + plan.round_bytes}) {
+    if (plan.is_any_read) {
+      read_together(*group, device, [&] { staged.read(stream, round, ranks, own, read); });
+    }
     visit_given(stream, round, own, own,
                 [&](const Filled& tensor, const Source& source, const CommonRun& run) {
                   take(tensor, run, staged.of(tensor, source, run));

@@ -2,6 +2,7 @@
 // their way to the ranks that need them.
 #pragma once
 
+#include <ATen/core/Tensor.h>
 #include <c10/core/Device.h>
 
 #include <cstdint>
@@ -21,8 +22,8 @@ struct HeldRegion {
   FileKind kind = kModel;
   std::string name;
   Region region;  // of the stored form
-  // Its bytes, if they lie in the CPU's memory; null: they are read.
-  const char* memory = nullptr;
+  // Its bytes, if they lie in the CPU's memory; undefined: they are read.
+  at::Tensor bytes = {};
 };
 
 // Fills `to` with bytes of the region held[index] of this rank, from `from` on.
@@ -30,8 +31,8 @@ using ReadRegion = std::function<void(size_t index, uint64_t from, std::span<cha
 
 // Fills the targets of all ranks, which are of the same tensors in the same order on each, from
 // what the ranks hold. A rank takes from itself what it holds, and the rest from one of the ranks
-// that do. `read` is called in the order of the targets, for regions without memory; each is read
-// in order, no byte twice. Takes memory of some 64 MiB.
+// that do. `read` is called in the order of the targets, for regions without bytes; each is read
+// in order, no byte twice. Takes the memory of what the ranks tell each other, and some 64 MiB.
 //
 // Collective over `group`, which communicates from `device`. Errors: those of collectives; the same
 // on all ranks: std::runtime_error for a tensor that the regions do not cover (cover_tensor), and

@@ -45,13 +45,16 @@ Region region_of(const FileTensor& tensor) {
 
 }  // namespace
 
-const char* SnapshotCopy::bytes_of(const Part& part) const {
-  return static_cast<const char*>(memory.const_data_ptr()) + begin + part.offset;
+at::Tensor SnapshotCopy::bytes_of(const Part& part) const {
+  return memory.narrow(0, static_cast<int64_t>(begin + part.offset),
+                       static_cast<int64_t>(part.bytes));
 }
 
 at::Tensor bytes_in(at::Tensor spare, uint64_t bytes) {
   const auto size = static_cast<int64_t>(bytes);
-  if (spare.defined() && spare.storage().nbytes() >= bytes) {
+  const uint64_t there = spare.defined() ? spare.storage().nbytes() : 0;
+  // What a smaller world needed is given back.
+  if (there >= bytes && there / 2 <= bytes) {
     return spare.set_(spare.storage(), 0, {size}, {1});
   }
   spare.reset();

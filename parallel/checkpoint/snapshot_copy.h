@@ -38,7 +38,7 @@ struct SnapshotCopy {
   uint64_t begin = 0;       // of the first part
   uint64_t sent_bytes = 0;  // of the memory, from its beginning on
 
-  const char* bytes_of(const Part& part) const;
+  at::Tensor bytes_of(const Part& part) const;
 };
 
 // Copies what this rank has of the state. Sent is what another rank cannot have: pieces, and what

@@ -117,6 +117,13 @@ char* StoredValues::mutable_memory() const {
   return is_plain(values_) ? static_cast<char*>(values_.mutable_data_ptr()) : nullptr;
 }
 
+Tensor StoredValues::bytes() const {
+  char* const memory = mutable_memory();
+  if (memory == nullptr) return {};
+  return at::from_blob(
+      memory, {static_cast<int64_t>(bytes_)}, [held = values_](void*) {}, at::kByte);
+}
+
 void StoredValues::read(uint64_t from, std::span<char> to) const {
   const at::NoGradGuard no_grad;
   visit_blocks(values_, 0, from, to.size(), [&](const Tensor& block, uint64_t first) {

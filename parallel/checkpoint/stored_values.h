@@ -39,6 +39,8 @@ class StoredValues {
   // All of them, where they lie in the CPU's memory in this order; else null.
   const char* memory() const;
   char* mutable_memory() const;
+  // The same as a tensor of bytes, which holds the memory; undefined where they do not lie so.
+  at::Tensor bytes() const;
   // Copies the bytes from `from` on. Needs memory for a few MiB at most.
   void read(uint64_t from, std::span<char> to) const;
   // The reverse. Not for a conjugate or negative view, whose values are a copy.

@@ -36,9 +36,9 @@ class Target {
   void take(uint64_t from, std::string_view bytes);
   // Takes bytes of region() alone, from `from` on.
   void take_own(uint64_t from, std::string_view bytes);
-  // Where these bytes lie, for those who write them there; null if they are not in the CPU's memory
+  // Where they lie, for those who write them there; undefined if they are not in the CPU's memory
   // in this order.
-  char* own_memory(uint64_t from) { return memory_ == nullptr ? nullptr : memory_ + from; }
+  at::Tensor own_bytes() const { return bytes_.bytes(); }
   // After all bytes were taken.
   void finish();
 

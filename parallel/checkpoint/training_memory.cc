@@ -84,7 +84,7 @@ std::vector<detail::HeldRegion> Remembered::held(bool is_root, const KeptValues&
       if (!is_root && !is_alike) continue;
       const TensorInfo& info = contents.outlines[kind].at(name);
       regions.push_back(
-          {static_cast<detail::FileKind>(kind), name, Region::whole(info.shape), values.memory()});
+          {static_cast<detail::FileKind>(kind), name, Region::whole(info.shape), values.bytes()});
     }
   }
   return regions;

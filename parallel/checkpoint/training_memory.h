@@ -67,8 +67,8 @@ bool is_whole(const torch::nn::Module& module, const torch::optim::Optimizer& op
 // kept values must outlive this, except that memory() calls no function of the kept values.
 class StateRecorder {
  public:
-  // Requires is_whole. Raises c10::ValueError for an optimizer that steps a parameter which is not
-  // the module's: its moments would not be handed on.
+  // record() and memory() require is_whole, and that each parameter which the optimizer steps is
+  // the module's.
   StateRecorder(const torch::nn::Module& module, torch::optim::Optimizer& optimizer,
                 const KeptValues& kept);
 

@@ -1,6 +1,7 @@
 #include "parallel/elastic/elastic_state.h"
 
 #include <ATen/ATen.h>
+#include <torch/optim/sgd.h>
 
 #include <algorithm>
 #include <mutex>
@@ -15,11 +16,13 @@
 #include "fmt/ranges.h"
 #include "parallel/base/digest.h"
 #include "parallel/base/no_collectives.h"
+#include "parallel/base/sharded_key.h"
 #include "parallel/checkpoint/agreement.h"
 #include "parallel/checkpoint/random_streams.h"
 #include "parallel/comm/interface/call_scope.h"
 #include "parallel/manager/distributed_manager.h"
 #include "parallel/nn/optimizer_state.h"
+#include "parallel/shard/shard_tensor.h"
 
 namespace meshrun {
 namespace {
@@ -40,6 +43,12 @@ uint64_t seed_now() {
   at::Generator generator = at::globalContext().defaultGenerator(at::kCPU);
   const std::scoped_lock lock(generator.mutex());
   return generator.current_seed();
+}
+
+// Whether each step of the optimizer raises the versions of the parameters.
+bool counts_writes(const torch::optim::Optimizer& optimizer) {
+  return dynamic_cast<const torch::optim::SGD*>(&optimizer) == nullptr &&
+         dynamic_cast<const ParameterStates*>(&optimizer) == nullptr;
 }
 
 }  // namespace
@@ -106,17 +115,25 @@ void ElasticState::check_kept(const std::string& name) const {
                     "\"): it lies in pieces on several ranks, and the module does not");
 }
 
-void ElasticState::check_names_alike() const {
+void ElasticState::check_alike() const {
   DistributedManager& manager = DistributedManager::get();
   c10d::ProcessGroup& world = *manager.world();
   const std::string names = fmt::format("{}", fmt::join(kept_.names(), ", "));
-  if (are_equal(world, manager.device(), {static_cast<int64_t>(digest_of(names))})[0]) return;
-  const std::vector<std::string> all = gather_texts(world, manager.device(), names);
+  const std::vector<bool> equal =
+      are_equal(world, manager.device(),
+                {static_cast<int64_t>(digest_of(names)), is_whole_ ? 1 : 0, snapshot_every_});
+  if (equal[0] && equal[1] && equal[2]) return;
+  const std::string own =
+      !equal[0]   ? "keeps [" + names + "]"
+      : !equal[1] ? std::string(is_whole_ ? "has its state whole" : "has its state in pieces")
+                  : "has snapshot_every(" + std::to_string(snapshot_every_) + ")";
+  const std::vector<std::string> all = gather_texts(world, manager.device(), own);
   const auto other =
       std::find_if(all.begin(), all.end(), [&](const std::string& each) { return each != all[0]; });
-  C10_THROW_ERROR(ValueError, "ElasticState::restore(): rank 0 keeps [" + all[0] + "], but rank " +
-                                  std::to_string(other - all.begin()) + " keeps [" + *other +
-                                  "]: all ranks keep() the same names");
+  C10_THROW_ERROR(ValueError, "ElasticState::restore(): rank 0 " + all[0] + ", but rank " +
+                                  std::to_string(other - all.begin()) + " " + *other +
+                                  (equal[0] ? ": it must be the same on all ranks"
+                                            : ": all ranks keep() the same names"));
 }
 
 std::optional<int64_t> ElasticState::restore() {
@@ -125,7 +142,7 @@ std::optional<int64_t> ElasticState::restore() {
   kept_.check_stepped(module_);
   if (manager.agent() == nullptr) return std::nullopt;
   const CallScope scope("ElasticState::restore()");
-  check_names_alike();
+  check_alike();
   if (context_.memory_) {
     const std::string written = context_.memory_->versions.written();
     if (!written.empty()) {
@@ -148,22 +165,27 @@ std::optional<int64_t> ElasticState::restore() {
   kept_.list_moments();
   const SpreadMemory spread =
       spread_memory(context_.memory_, root, module_, optimizer_, manager.world(), kept_);
-  context_.memory_.reset();
-  // They are older.
-  context_.snapshots_ = std::make_unique<PieceSnapshots>();
-  commit(step);
+  commit(step, /*is_watched=*/true);
   restored_ = spread.digest;
+  take_snapshot_if_due();
+  // Until here a rank might be lost.
+  context_.memory_.reset();
+  context_.snapshots_->keep_only(manager.agent()->assignment().generation);
   say_restored(step, "the memory of rank " + std::to_string(root) + "; had done " + own);
   return step;
 }
 
 std::optional<int64_t> ElasticState::restore_snapshot() {
+  DistributedManager& manager = DistributedManager::get();
+  if (manager.backend() != "ucx") return std::nullopt;
   const auto [step, problem] =
-      context_.snapshots_->restore(DistributedManager::get().world(), module_, optimizer_, kept_);
+      context_.snapshots_->restore(manager.world(), module_, optimizer_, kept_);
   if (!problem.empty() && rank_ == 0) context_.say(problem);
   if (!step) return std::nullopt;
-  commit(*step);
+  commit(*step, /*is_watched=*/true);
   if (is_whole_) restored_ = digest_of_state(module_, optimizer_, kept_);
+  take_snapshot_if_due();
+  context_.snapshots_->keep_only(manager.agent()->assignment().generation);
   say_restored(*step, "the snapshots of all ranks");
   return step;
 }
@@ -184,18 +206,33 @@ void ElasticState::snapshot_every(IntArgument steps) {
   if (is_whole_ || manager.agent() == nullptr || manager.backend() != "ucx") return;
   check_parameters_of(optimizer_, module_);
   snapshot_every_ = steps;
-  if (snapshot_every_ > 0) context_.announce();
+  if (snapshot_every_ == 0) return;
+  context_.announce();
+  pieces_.clear();
+  for (const auto& item : module_.named_parameters()) {
+    pieces_.add(item.key(), is_sharded(item.value()) ? local_of(item.value()) : item.value());
+  }
+}
+
+std::optional<int64_t> ElasticState::newest_snapshot() const {
+  if (snapshot_every_ == 0) return std::nullopt;
+  return context_.snapshots_->newest(DistributedManager::get().agent()->assignment().generation);
 }
 
 void ElasticState::take_snapshot_if_due(bool at_once) {
+  const std::optional<int64_t> newest = newest_snapshot();
+  if (snapshot_every_ == 0 || newest == steps_) return;
+  const bool is_due =
+      !newest || steps_ < *newest || steps_ / snapshot_every_ != *newest / snapshot_every_;
+  if (is_due || at_once) take_snapshot();
+}
+
+void ElasticState::take_snapshot() {
   if (snapshot_every_ == 0) return;
   DistributedManager& manager = DistributedManager::get();
   PieceSnapshots& snapshots = *context_.snapshots_;
-  const uint64_t generation = manager.agent()->assignment().generation;
-  const std::optional<int64_t> newest = snapshots.newest(generation);
-  if (newest == steps_ || (newest && !at_once && steps_ % snapshot_every_ != 0)) return;
-  snapshots.take({manager.world(), generation, manager.node_ranks()}, steps_, module_, optimizer_,
-                 kept_);
+  snapshots.take({manager.world(), manager.agent()->assignment().generation, manager.node_ranks()},
+                 steps_, module_, optimizer_, kept_);
   // Before the first step there are no moments.
   if (steps_ == 0 || std::exchange(is_memory_told_, true)) return;
   const int64_t most = greatest({static_cast<int64_t>(snapshots.bytes())})[0];
@@ -300,9 +337,16 @@ void ElasticState::end_update(BoolArgument is_whole) {
   if (is_whole_) tell_of_other_optimizers();
   commit(step_.value_or(steps_) + 1, /*is_watched=*/false);
   is_updated_ = true;
+  take_snapshot_if_due();
 }
 
-void ElasticState::commit(IntArgument steps) { commit(steps, /*is_watched=*/true); }
+void ElasticState::commit(IntArgument steps) {
+  commit(steps, /*is_watched=*/true);
+  const std::optional<int64_t> newest = newest_snapshot();
+  // What came after these steps does not count any more.
+  if (newest && steps_ <= *newest) return take_snapshot();
+  take_snapshot_if_due();
+}
 
 void ElasticState::commit(int64_t steps, bool is_watched) {
   if (!place_.empty() && steps > steps_) {
@@ -310,11 +354,15 @@ void ElasticState::commit(int64_t steps, bool is_watched) {
   }
   is_changing_ = true;
   if (is_whole_) recorder_.record(steps, is_watched);
+  if (snapshot_every_ > 0) {
+    pieces_.record();
+    piece_bits_.reset();
+    if (is_watched && !counts_writes(optimizer_)) piece_bits_ = pieces_.digest();
+  }
   steps_ = steps;
   is_changing_ = false;
   is_updated_ = false;
   restored_.reset();
-  take_snapshot_if_due();
 }
 
 void ElasticState::seed_step(IntArgument step) const {
@@ -329,7 +377,8 @@ void ElasticState::begin_step(int64_t step, int64_t first, int64_t last) {
     check_restored();
     // The program has seeded by now.
     if (is_whole_ && DistributedManager::get().agent() != nullptr) agree(0);
-    commit(first);
+    commit(first, /*is_watched=*/true);
+    take_snapshot_if_due();
   }
   step_.reset();
   if (step >= last) return;
@@ -346,10 +395,21 @@ void ElasticState::end_step(int64_t done) {
     return;
   }
   // Gradients that a later step's update() takes are in no memory: that step begins with this one.
-  const bool accumulates = is_whole_ && recorder_.has_gradients() && recorder_.written().empty() &&
-                           recorder_.changed().empty() && !recorder_.has_other_options();
+  const bool is_left = accumulates();
   step_.reset();
-  if (!accumulates) commit(done);
+  if (is_left) return;
+  commit(done, /*is_watched=*/true);
+  take_snapshot_if_due();
+}
+
+bool ElasticState::accumulates() const {
+  if (!recorder_.has_gradients()) return false;
+  if (is_whole_) {
+    return recorder_.written().empty() && recorder_.changed().empty() &&
+           !recorder_.has_other_options();
+  }
+  return snapshot_every_ > 0 && pieces_.written().empty() &&
+         (!piece_bits_ || pieces_.digest() == *piece_bits_);
 }
 
 ElasticSteps ElasticState::steps(IntArgument first, IntArgument last, IntArgument agree_every) {

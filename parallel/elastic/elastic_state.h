@@ -114,7 +114,8 @@ class ElasticState {
   //
   // Costs twice the memory of a rank's own state and of another rank's pieces, which rank 0 prints;
   // the time to copy that, and to send a rank's pieces to another one: training waits. commit() and
-  // the end of an update() are collective then. A state that is whole on each rank needs no
+  // the end of an update() are collective then. They raise c10::ValueError on all ranks where ranks
+  // have other values of what is not in pieces, buffers apart. A state that is whole on each rank needs no
   // snapshots, and outside meshrun and on another backend than ucx there is nobody to go on:
   // nothing is done.
   // All ranks call it alike, before restore(). Raises c10::ValueError for less than 0.
@@ -166,14 +167,21 @@ class ElasticState {
   // Raises where the state is not that of the last update(). `since`: "after the", "since the".
   void check_unchanged(const char* since) const;
   void check_restored() const;
-  // Collective. Raises c10::ValueError on all ranks where one keeps other names.
-  void check_names_alike() const;
+  // Collective. Raises c10::ValueError on all ranks where one keeps other names, has its state
+  // whole and others in pieces, or has snapshots after other steps.
+  void check_alike() const;
   // Collective. The newest snapshot that is whole, as restore() returns it.
   std::optional<int64_t> restore_snapshot();
   // Logs where the state of `step` comes from, and that the next step is to be logged.
   void say_restored(int64_t step, const std::string& source);
-  // Collective, if it is time for a snapshot, or where `at_once`.
+  // Collective, if a snapshot of steps_ is due, or if `at_once` and there is none.
   void take_snapshot_if_due(bool at_once = false);
+  // Collective, if there are snapshots in this world.
+  void take_snapshot();
+  // The newest one of this world; absent: there is none, or they are not wanted.
+  std::optional<int64_t> newest_snapshot() const;
+  // This step leaves gradients to a later one's update().
+  bool accumulates() const;
   // Says that update() has changed parameters which no optimizer that is known here steps.
   void tell_of_other_optimizers();
   void begin_step(int64_t step, int64_t first, int64_t last);
@@ -211,6 +219,10 @@ class ElasticState {
   std::optional<int64_t> stream_;
   int64_t snapshot_every_ = 0;
   bool is_memory_told_ = false;
+  // This rank's parameters, if there are snapshots; and a digest of their bits, where writes are
+  // not counted.
+  TensorVersions pieces_;
+  std::optional<int64_t> piece_bits_;
   // Generation and rank, as logs name them; cleared once the first step after restore() is logged.
   std::string place_;
 };

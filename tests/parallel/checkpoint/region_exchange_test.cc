@@ -106,8 +106,8 @@ const bool kFills = register_rank_function("fills_from_regions", [] {
     for (const Case& each : cases) {
       Region region = each.held[own];
       parts.push_back(part_of(each.whole, region));
-      const auto* const memory = static_cast<const char*>(parts.back().const_data_ptr());
-      held.push_back({kModel, each.name, region, each.is_read ? nullptr : memory});
+      held.push_back({kModel, each.name, region,
+                      each.is_read ? Tensor() : StoredValues(parts.back()).bytes()});
       const Region& needed = each.needed[own];
       Tensor target = at::zeros(needed.size, each.whole.options());
       if (each.is_strided) target = target.transpose(0, -1).contiguous().transpose(0, -1);
@@ -119,7 +119,7 @@ const bool kFills = register_rank_function("fills_from_regions", [] {
     }
     fill_from_regions(world.group(), at::kCPU, held, targets,
                       [&](size_t index, uint64_t from, std::span<char> to) {
-                        EXPECT_EQ(held[index].memory, nullptr);
+                        EXPECT_FALSE(held[index].bytes.defined());
                         std::memcpy(to.data(),
                                     static_cast<const char*>(parts[index].const_data_ptr()) + from,
                                     to.size());

@@ -86,6 +86,15 @@ class Zero : public InPieces {
   std::unique_ptr<ZeroRedundancyOptimizer> optimizer_;
 };
 
+Tensor own_shard(const std::map<std::string, ParameterShard>& shards, const std::string& name,
+                 const Tensor& whole) {
+  const auto shard = shards.find(name);
+  if (shard == shards.end()) return whole;
+  const auto rank = static_cast<size_t>(shard->second.group->getRank());
+  const SplitRange& range = shard->second.ranges[rank];
+  return whole.narrow(shard->second.dim, range.begin, range.size());
+}
+
 class Fno : public InPieces {
  public:
   Fno() {
@@ -102,11 +111,7 @@ class Fno : public InPieces {
   torch::nn::Module& module() override { return *network_; }
   torch::optim::Optimizer& optimizer() override { return *optimizer_; }
   Tensor own(const std::string& name, const Tensor& whole) override {
-    const auto shard = shards_.find(name);
-    if (shard == shards_.end()) return whole;
-    const auto rank = static_cast<size_t>(shard->second.group->getRank());
-    const SplitRange& range = shard->second.ranges[rank];
-    return whole.narrow(shard->second.dim, range.begin, range.size());
+    return own_shard(shards_, name, whole);
   }
   std::vector<int64_t> whole_shape(const std::string& name) override {
     const auto shard = shards_.find(name);
@@ -118,6 +123,43 @@ class Fno : public InPieces {
   FNO network_ = nullptr;
   std::map<std::string, ParameterShard> shards_;
   std::unique_ptr<torch::optim::Adam> optimizer_;
+};
+
+// An FNO over a mesh's axis "spatial" whose moments ZeRO spreads over "dp".
+class ZeroOfFno : public InPieces {
+ public:
+  ZeroOfFno() {
+    DistributedManager& manager = DistributedManager::get();
+    const bool is_grid = manager.world_size() == 4;
+    manager.initialize_mesh({is_grid ? 2 : 1, is_grid ? 2 : manager.world_size()},
+                            {"dp", "spatial"});
+    at::manual_seed(3);
+    network_ = FNO(FNOOptions().width(4).num_layers(2).modes({5, 3}).projection_channels(6).group(
+        GroupArgument("spatial")));
+    shards_ = parameter_shards(*network_);
+    const at::NoGradGuard no_grad;
+    for (auto& item : network_->named_parameters()) {
+      item.value().copy_(own(item.key(), drawn(item.key(), -1, whole_shape(item.key()))));
+    }
+    optimizer_ = std::make_unique<ZeroRedundancyOptimizer>(
+        network_->parameters(), AdamOptions(0.01),
+        ZeroRedundancyOptions{.group = "dp", .gradients_are_reduced = true});
+  }
+  torch::nn::Module& module() override { return *network_; }
+  torch::optim::Optimizer& optimizer() override { return *optimizer_; }
+  Tensor own(const std::string& name, const Tensor& whole) override {
+    return own_shard(shards_, name, whole);
+  }
+  std::vector<int64_t> whole_shape(const std::string& name) override {
+    const auto shard = shards_.find(name);
+    if (shard != shards_.end()) return shard->second.global_shape;
+    return network_->named_parameters()[name].sizes().vec();
+  }
+
+ private:
+  FNO network_ = nullptr;
+  std::map<std::string, ParameterShard> shards_;
+  std::unique_ptr<ZeroRedundancyOptimizer> optimizer_;
 };
 
 // Rows, columns and a plain parameter, and a buffer.
@@ -172,8 +214,19 @@ class Sharded : public InPieces {
 std::unique_ptr<InPieces> make(const std::string& model) {
   if (model == "zero") return std::make_unique<Zero>();
   if (model == "fno") return std::make_unique<Fno>();
+  if (model == "zero of fno") return std::make_unique<ZeroOfFno>();
   return std::make_unique<Sharded>();
 }
+
+double rate(torch::optim::Optimizer& optimizer) {
+  return optimizer.param_groups()[0].options().get_lr();
+}
+
+void set_rate(torch::optim::Optimizer& optimizer, double rate) {
+  for (auto& group : optimizer.param_groups()) group.options().set_lr(rate);
+}
+
+double rate_after(int64_t steps) { return 0.01 / static_cast<double>(1 + steps % 5); }
 
 void expect_as_in_one_process(InPieces& training) {
   for (const auto& item : training.module().named_parameters()) {
@@ -182,6 +235,7 @@ void expect_as_in_one_process(InPieces& training) {
     for (int64_t step = 0; step < kTrained; ++step) {
       whole.mutable_grad() = drawn(item.key(), step, whole.sizes());
       alone.step();
+      set_rate(alone, rate_after(step + 1));
     }
     const Tensor mine = is_sharded(item.value()) ? local_of(item.value()) : item.value();
     EXPECT_TRUE(at::equal(mine, training.own(item.key(), whole))) << item.key();
@@ -204,13 +258,15 @@ std::vector<int64_t> train(const std::function<void(int64_t step)>& before_step)
     DistributedManager& manager = DistributedManager::get();
     const auto training = make(variable("TEST_MODEL"));
     ElasticState state(elastic, training->module(), training->optimizer());
-    // A kept value in pieces of its own: the rank's sum of what it has drawn.
-    Tensor drawn_sum = at::zeros({}, at::kDouble);
-    state.keep("count", drawn_sum);
+    // A kept value, which counts the steps.
+    Tensor count = at::zeros({}, at::kDouble);
+    state.keep("count", count);
     state.snapshot_every(kEvery);
     const int64_t first = state.restore().value_or(0);
     starts.push_back(first);
-    EXPECT_EQ(drawn_sum.item<double>(), static_cast<double>(first));
+    EXPECT_EQ(count.item<double>(), static_cast<double>(first));
+    // The rate of each step is what the one before has set.
+    EXPECT_EQ(rate(training->optimizer()), first == 0 ? 0.01 : rate_after(first));
     for (const int64_t step : state.steps(first, kTrained)) {
       before_step(step);
       training->set_gradients(step);
@@ -218,7 +274,8 @@ std::vector<int64_t> train(const std::function<void(int64_t step)>& before_step)
       manager.world()->barrier()->wait();
       state.update([&] {
         training->optimizer().step();
-        drawn_sum += 1;
+        set_rate(training->optimizer(), rate_after(step + 1));
+        count += 1;
       });
     }
     expect_as_in_one_process(*training);
@@ -231,7 +288,7 @@ bool has_said(const std::string& part) {
       said, [&](const std::string& line) { return line.find(part) != std::string::npos; });
 }
 
-// Three ranks; TEST_LOST die at a step. Those that are left go on as TEST_NEXT says.
+// TEST_SIZE ranks, of which those in TEST_LOST die at a step. The others go on as TEST_NEXT says.
 const bool kPieces = register_rank_function("pieces", [] {
   const bool is_new = number("TEST_GENERATION") == 2;
   const int first_size = number("TEST_SIZE");
@@ -263,6 +320,151 @@ const bool kPieces = register_rank_function("pieces", [] {
   DistributedManager::cleanup(true);
 });
 
+// A ZeRO training of two ranks, of which rank 1 dies where `loop` says; the other goes on alone.
+// Returns the step from which it does.
+int64_t goes_on_from(int64_t every,
+                     const std::function<void(ElasticContext&, ElasticState&, Zero&,
+                                              const std::function<void()>& dies)>& loop,
+                     bool is_left = false) {
+  const auto agent = own_agent(2);
+  DistributedManager::initialize({.agent = agent});
+  ElasticContext elastic;
+  std::optional<int64_t> restored;
+  elastic.run([&] {
+    Zero training;
+    ElasticState state(elastic, training.module(), training.optimizer());
+    state.snapshot_every(every);
+    restored = state.restore();
+    if (DistributedManager::get().world_size() == 1) return;
+    loop(elastic, state, training, [&] {
+      DistributedManager::get().world()->barrier()->wait();
+      if (DistributedManager::get().rank() == 0) {
+        while (true) DistributedManager::get().world()->barrier()->wait();
+      }
+      agent->set("next", "1 0 -1");
+      agent->set("lost", "1");
+      _exit(0);
+    });
+    if (!is_left) ADD_FAILURE() << "nobody was lost";
+  });
+  DistributedManager::cleanup(true);
+  return restored.value_or(-1);
+}
+
+const bool kLeavesGradients = register_rank_function("accumulates_in_pieces", [] {
+  const int64_t from =
+      goes_on_from(2, [](ElasticContext&, ElasticState& state, Zero& training, const auto& dies) {
+        for (const int64_t step : state.steps(0, 20)) {
+          training.set_gradients(step);
+          if (step == 10) dies();  // one of three steps is in the gradients
+          if (step % 3 == 2) state.update([&] { training.optimizer().step(); });
+        }
+      });
+  EXPECT_EQ(from, 9);
+});
+
+TEST(PieceSnapshotsTest, GradientsOfALaterUpdateAreTakenAgain) {
+  expect_success(run_generations("accumulates_in_pieces", {{0, 1}, {1, 1}}));
+}
+
+const bool kGoesBack = register_rank_function("goes_back_in_pieces", [] {
+  const int64_t from =
+      goes_on_from(10, [](ElasticContext&, ElasticState& state, Zero& training, const auto& dies) {
+        const auto step = [&] {
+          training.set_gradients(0);
+          state.update([&] { training.optimizer().step(); });
+        };
+        state.commit(0);
+        for (int i = 0; i < 25; ++i) step();
+        state.commit(7);  // what was saved then, perhaps
+        for (int i = 0; i < 2; ++i) step();
+        dies();
+      });
+  EXPECT_EQ(from, 7);
+});
+
+TEST(PieceSnapshotsTest, ACommitOfFewerStepsReplacesTheSnapshot) {
+  expect_success(run_generations("goes_back_in_pieces", {{0, 1}, {1, 1}}));
+}
+
+const bool kLongStrides = register_rank_function("long_strides_in_pieces", [] {
+  const int64_t from =
+      goes_on_from(10, [](ElasticContext&, ElasticState& state, Zero& training, const auto& dies) {
+        for (int64_t steps = 0; steps < 36; steps += 7) {
+          training.set_gradients(0);
+          training.optimizer().step();
+          state.commit(steps);
+        }
+        dies();
+      });
+  EXPECT_EQ(from, 35);
+});
+
+TEST(PieceSnapshotsTest, CommitsOfSeveralStepsAreNotMissed) {
+  expect_success(run_generations("long_strides_in_pieces", {{0, 1}, {1, 1}}));
+}
+
+// Rank 1 leaves with the others, at a step without a snapshot, and does not come back.
+const bool kLeavesTogether = register_rank_function("stands_still_in_pieces", [] {
+  const auto agent = own_agent(2);
+  if (agent->assignment().rank == 1) agent->set("next", "1 0 -1");
+  const int64_t from = goes_on_from(
+      100,
+      [&](ElasticContext& elastic, ElasticState& state, Zero& training, const auto&) {
+        state.commit(0);
+        for (int i = 0; i < 13; ++i) {
+          training.set_gradients(0);
+          state.update([&] { training.optimizer().step(); });
+        }
+        if (DistributedManager::get().rank() == 1) {
+          elastic.at_end([] { ADD_FAILURE() << "it ends before"; });
+        }
+        try {
+          elastic.stand_still(13);
+        } catch (...) {
+          if (DistributedManager::get().rank() == 1) _exit(0);
+          throw;
+        }
+      },
+      /*is_left=*/true);
+  EXPECT_EQ(from, 13);
+});
+
+TEST(PieceSnapshotsTest, APlannedChangeTakesNoStepAgain) {
+  expect_success(run_generations("stands_still_in_pieces", {{0, 1}, {1, 1}}));
+}
+
+// What one rank has otherwise is an error on both.
+const bool kDiffersInPieces = register_rank_function("differs_in_pieces", [] {
+  const auto agent = own_agent(2);
+  DistributedManager::initialize({.agent = agent});
+  ElasticContext elastic;
+  const auto expect_refused = [&](int every, bool is_other, const std::string& text) {
+    Zero training;
+    if (is_other && agent->assignment().rank == 1) {
+      const at::NoGradGuard no_grad;
+      training.module().parameters()[0].add_(1);
+    }
+    try {
+      ElasticState state(elastic, training.module(), training.optimizer());
+      state.snapshot_every(every);
+      state.restore();
+      state.commit(0);
+      ADD_FAILURE() << "expected: " << text;
+    } catch (const c10::ValueError& error) {
+      EXPECT_THAT(error.what_without_backtrace(), HasSubstr(text));
+    }
+  };
+  const int own = agent->assignment().rank + 10;
+  expect_refused(own, false, "rank 0 has snapshot_every(10), but rank 1 has snapshot_every(11)");
+  expect_refused(5, true, "the ranks have other values of 0.weight after step 0");
+  DistributedManager::cleanup(true);
+});
+
+TEST(PieceSnapshotsTest, WhatDiffersBetweenRanksIsAnErrorOnAll) {
+  expect_success(run_generations("differs_in_pieces", {{0, 1}, {1, 1}}));
+}
+
 struct Loss {
   int size = 3;
   std::string lost = "1";
@@ -272,7 +474,7 @@ struct Loss {
 };
 
 void expect_going_on(const Loss& loss) {
-  for (const std::string model : {"zero", "fno", "sharded"}) {
+  for (const std::string model : {"zero", "fno", "sharded", "zero of fno"}) {
     std::vector<Begins> processes;
     for (int rank = 0; rank < loss.size; ++rank) processes.push_back({rank, 1});
     processes.insert(processes.end(), loss.begin.begin(), loss.begin.end());
@@ -305,6 +507,14 @@ TEST(PieceSnapshotsTest, OneRankIsLeft) {
 
 TEST(PieceSnapshotsTest, ALargerWorldGoesOn) {
   expect_going_on({.size = 2, .lost = "0", .next = "3 -1 1", .begin = {{0, 2}, {2, 2}}});
+}
+
+TEST(PieceSnapshotsTest, AMeshOfFourLosesARankAndGetsAnother) {
+  expect_going_on({.size = 4, .lost = "2", .next = "4 1 0 -1 3", .begin = {{2, 2}}});
+}
+
+TEST(PieceSnapshotsTest, AMeshOfFourBecomesALineOfThree) {
+  expect_going_on({.size = 4, .lost = "3", .next = "3 2 0 1 -1"});
 }
 
 TEST(PieceSnapshotsTest, PiecesThatWereLostWithTheirCopyAreNotInvented) {
