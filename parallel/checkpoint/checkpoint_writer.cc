@@ -72,11 +72,10 @@ ByFile<size_t> add_files(SaveTask& task, const SitePlan& plan, bool keeps) {
   ByFile<size_t> places = {};
   for (const FileKind kind : {kModel, kOptimizer, kKept}) {
     if (kind == kKept && !keeps) continue;
-    const SafetensorsHeader& header = plan.headers[kind];
     places[kind] = task.files.size();
     task.files.push_back(
         {site_file_name(kind, static_cast<size_t>(task.site), static_cast<size_t>(task.sites)),
-         EncodeSafetensorsHeader(header), header.file_bytes});
+         plan.heads[kind], plan.headers[kind].file_bytes});
   }
   return places;
 }
@@ -167,6 +166,19 @@ const Sites& CheckpointWriter::sites_of(const Group& group, c10::Device device,
   return sites_;
 }
 
+const SitePlan& CheckpointWriter::plan_of(const FileTensors& tensors, const Sites& sites,
+                                          const Group& group, c10::Device device) {
+  const int64_t outline = digest_of_outline(tensors);
+  // With several sites it refers to the tensors.
+  const bool is_known = sites.count() == 1 && planned_outline_ == outline;
+  if (!is_known) {
+    planned_outline_.reset();
+    plan_ = plan_files(tensors, sites, path_, *group, device);
+    if (sites.count() == 1) planned_outline_ = outline;
+  }
+  return plan_;
+}
+
 void CheckpointWriter::save(const torch::nn::Module& module, torch::optim::Optimizer& optimizer,
                             const TrainingProgress& progress, const KeptValues& kept,
                             bool in_background) {
@@ -192,7 +204,7 @@ void CheckpointWriter::save(const torch::nn::Module& module, torch::optim::Optim
   const Sites& sites = sites_of(group, device, number);
   if (sites.count() > 1) manifest = of_rank_0(*group, device, std::move(manifest), sites);
   const auto owned = std::make_shared<FileTensors>(std::move(tensors));
-  const SitePlan plan = plan_files(*owned, sites, path_, *group, device);
+  const SitePlan& plan = plan_of(*owned, sites, group, device);
 
   const int rank = group->getRank();
   const size_t site = sites.of_rank[static_cast<size_t>(rank)];

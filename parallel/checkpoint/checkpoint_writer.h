@@ -47,6 +47,9 @@ class CheckpointWriter {
   void drop_of_other_world(const Group& group);
   // Collective. Which ranks see one directory.
   const Sites& sites_of(const Group& group, c10::Device device, const std::string& number);
+  // Collective with several sites. That of the save before where the tensors are laid out alike.
+  const SitePlan& plan_of(const FileTensors& tensors, const Sites& sites, const Group& group,
+                          c10::Device device);
   // Collective. Waits for the save on all ranks, and raises what became of it.
   void await(const Group& group, c10::Device device, BackgroundSave& save);
 
@@ -63,6 +66,9 @@ class CheckpointWriter {
   // Those of the last save's group.
   std::optional<WeakGroup> sites_group_;
   Sites sites_;
+  // Plan of the last save, and the digest of its tensors' outline, if there is one site.
+  SitePlan plan_;
+  std::optional<int64_t> planned_outline_;
   Snapshot snapshot_;
   const std::shared_ptr<CommitHook> hook_;
   std::shared_ptr<BackgroundSave> background_;

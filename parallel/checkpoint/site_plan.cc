@@ -210,6 +210,11 @@ SitePlan plan_of_one_site(const FileTensors& tensors, const std::string& directo
   return plan;
 }
 
+SitePlan with_heads(SitePlan plan) {
+  std::ranges::transform(plan.headers, plan.heads.begin(), EncodeSafetensorsHeader);
+  return plan;
+}
+
 }  // namespace
 
 std::string site_file_name(FileKind kind, size_t site, size_t sites) {
@@ -228,7 +233,7 @@ SitePlan plan_files(const FileTensors& tensors, const Sites& sites, const std::s
                     c10d::ProcessGroup& group, c10::Device device) {
   // It has all tensors, so a name that the format does not take is an error on all ranks.
   SitePlan of_one = plan_of_one_site(tensors, directory);
-  if (sites.count() == 1) return of_one;
+  if (sites.count() == 1) return with_heads(std::move(of_one));
   const int rank = group.getRank();
   const std::string told = told_of_pieces(tensors, rank, device).dump();
   const ByFile<ToldByTensor> all = told_by_all(gather_texts(group, device, told));
@@ -240,7 +245,7 @@ SitePlan plan_files(const FileTensors& tensors, const Sites& sites, const std::s
     planner.lay_out(directory);
     if (kind == kModel) plan.index = planner.index();
   }
-  return plan;
+  return with_heads(std::move(plan));
 }
 
 }  // namespace meshrun::detail

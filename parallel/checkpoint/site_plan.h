@@ -37,6 +37,7 @@ struct OwnPiece {
 struct SitePlan {
   // Headers of the files of this rank's site. With one site they have all tensors.
   ByFile<SafetensorsHeader> headers;
+  ByFile<std::string> heads;  // encoded
   // What this rank writes of pieces; with one site there are none.
   ByFile<std::vector<OwnPiece>> own;
   // Those of all sites, by the name of the file.
