@@ -95,7 +95,7 @@ std::string missing_tensor(c10d::ProcessGroup& group, c10::Device device, int ro
   const std::vector<std::string> all = gather_texts(group, device, told.dump());
   std::string missing;
   if (group.getRank() == root) {
-    // Of each tensor, the parts; a whole one is enough.
+    // The parts of each tensor; a whole one is enough.
     detail::ByFile<std::map<std::string, std::vector<Region>>> parts;
     detail::ByFile<std::set<std::string>> whole;
     for (const std::string& text : all) {

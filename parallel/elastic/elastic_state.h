@@ -115,9 +115,9 @@ class ElasticState {
   // Costs twice the memory of a rank's own state and of another rank's pieces, which rank 0 prints;
   // the time to copy that, and to send a rank's pieces to another one: training waits. commit() and
   // the end of an update() are collective then. They raise c10::ValueError on all ranks where ranks
-  // have other values of what is not in pieces, buffers apart. A state that is whole on each rank needs no
-  // snapshots, and outside meshrun and on another backend than ucx there is nobody to go on:
-  // nothing is done.
+  // have other values of what is not in pieces, buffers apart. A state that is whole on each rank
+  // needs no snapshots, and outside meshrun and on another backend than ucx there is nobody to go
+  // on: nothing is done.
   // All ranks call it alike, before restore(). Raises c10::ValueError for less than 0.
   void snapshot_every(IntArgument steps);
 

@@ -50,7 +50,7 @@ def _hosts(site):
     hosts = [site.directory / "host-a", site.directory / "host-b"]
     for host in hosts:
         host.mkdir()
-    _saved(site, wrap=lambda rank: ["sh", "-c", 'cd "$0" && exec "$@"', hosts[rank]])
+    _saved(site, wrap=lambda rank: ["sh", "-c", 'cd "$0" && exec env MESHRUN_JOB_ID=hosts "$@"', hosts[rank]])
     whole = [(host / "run/step-1/manifest.json").read_bytes() for host in hosts]
     check(whole[0] == whole[1], "the hosts have two manifests")
     names = set()

@@ -244,6 +244,16 @@ void expect_as_in_one_process(InPieces& training) {
 
 std::string variable(const char* name) { return std::getenv(name); }
 
+// Number of the step that a training which was never disturbed draws.
+int64_t nth_drawn(int64_t step) {
+  at::Generator generator = at::detail::createCPUGenerator(7);
+  int64_t number = 0;
+  for (int64_t i = 0; i <= step; ++i) {
+    number = at::randint(1'000'000, {1}, generator).item<int64_t>();
+  }
+  return number;
+}
+
 // What the ranks say, one line each.
 std::vector<std::string> said;
 
@@ -262,6 +272,7 @@ std::vector<int64_t> train(const std::function<void(int64_t step)>& before_step)
     Tensor count = at::zeros({}, at::kDouble);
     state.keep("count", count);
     state.snapshot_every(kEvery);
+    at::manual_seed(7);
     const int64_t first = state.restore().value_or(0);
     starts.push_back(first);
     EXPECT_EQ(count.item<double>(), static_cast<double>(first));
@@ -269,6 +280,8 @@ std::vector<int64_t> train(const std::function<void(int64_t step)>& before_step)
     EXPECT_EQ(rate(training->optimizer()), first == 0 ? 0.01 : rate_after(first));
     for (const int64_t step : state.steps(first, kTrained)) {
       before_step(step);
+      // All ranks draw alike, and go on to do so.
+      EXPECT_EQ(at::randint(1'000'000, {1}).item<int64_t>(), nth_drawn(step));
       training->set_gradients(step);
       // As the collectives of a real step: nobody is ahead of a lost rank.
       manager.world()->barrier()->wait();
