@@ -342,9 +342,8 @@ void ElasticState::end_update(BoolArgument is_whole) {
 
 void ElasticState::commit(IntArgument steps) {
   commit(steps, /*is_watched=*/true);
-  const std::optional<int64_t> newest = newest_snapshot();
-  // What came after these steps does not count any more.
-  if (newest && steps_ <= *newest) return take_snapshot();
+  // The state after so many steps may be another one now.
+  if (newest_snapshot() == steps_) return take_snapshot();
   take_snapshot_if_due();
 }
 

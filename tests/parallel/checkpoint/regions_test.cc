@@ -48,5 +48,16 @@ TEST(BoxesTest, ABoxStaysAndANumberIsOne) {
   EXPECT_THAT(elements_of(boxes_of(pairs, {3, 4, 2})), ElementsAre(10, 11, 12, 13, 14, 15));
 }
 
+TEST(RegionsTest, PiecesCoverATensorIfEachElementIsInOne) {
+  const auto part = [](int64_t begin, int64_t size) { return Region::flat(4, begin, size); };
+  EXPECT_TRUE(cover_tensor({part(0, 4)}));
+  EXPECT_TRUE(cover_tensor({part(2, 2), part(0, 2), part(2, 2), part(4, 0)}));
+  EXPECT_TRUE(cover_tensor({part(1, 1), part(0, 4)}));
+  EXPECT_FALSE(cover_tensor({}));
+  EXPECT_FALSE(cover_tensor({part(0, 3)}));
+  EXPECT_FALSE(cover_tensor({part(0, 2), part(1, 2)})) << "as many elements as there are";
+  EXPECT_FALSE(cover_tensor({part(0, 2), {{2, 2}, {1, 0}, {1, 2}}})) << "of another shape";
+}
+
 }  // namespace
 }  // namespace meshrun

@@ -334,20 +334,23 @@ const bool kPieces = register_rank_function("pieces", [] {
 });
 
 // A ZeRO training of two ranks, of which rank 1 dies where `loop` says; the other goes on alone.
-// Returns the step from which it does.
-int64_t goes_on_from(int64_t every,
-                     const std::function<void(ElasticContext&, ElasticState&, Zero&,
-                                              const std::function<void()>& dies)>& loop,
-                     bool is_left = false) {
+// Returns the step from which it does, and the first element of what it restores.
+std::pair<int64_t, double> goes_on_with(
+    int64_t every,
+    const std::function<void(ElasticContext&, ElasticState&, Zero&,
+                             const std::function<void()>& dies)>& loop,
+    bool is_left = false) {
   const auto agent = own_agent(2);
   DistributedManager::initialize({.agent = agent});
   ElasticContext elastic;
   std::optional<int64_t> restored;
+  double element = 0;
   elastic.run([&] {
     Zero training;
     ElasticState state(elastic, training.module(), training.optimizer());
     state.snapshot_every(every);
     restored = state.restore();
+    element = training.module().parameters()[0].view(-1)[0].item<double>();
     if (DistributedManager::get().world_size() == 1) return;
     loop(elastic, state, training, [&] {
       DistributedManager::get().world()->barrier()->wait();
@@ -361,7 +364,12 @@ int64_t goes_on_from(int64_t every,
     if (!is_left) ADD_FAILURE() << "nobody was lost";
   });
   DistributedManager::cleanup(true);
-  return restored.value_or(-1);
+  return {restored.value_or(-1), element};
+}
+
+template <typename... Arguments>
+int64_t goes_on_from(Arguments&&... arguments) {
+  return goes_on_with(std::forward<Arguments>(arguments)...).first;
 }
 
 const bool kLeavesGradients = register_rank_function("accumulates_in_pieces", [] {
@@ -387,17 +395,36 @@ const bool kGoesBack = register_rank_function("goes_back_in_pieces", [] {
           training.set_gradients(0);
           state.update([&] { training.optimizer().step(); });
         };
-        state.commit(0);
-        for (int i = 0; i < 25; ++i) step();
-        state.commit(7);  // what was saved then, perhaps
+        state.commit(5);
+        for (int i = 0; i < 3; ++i) step();
+        state.commit(3);  // what was saved then, perhaps
         for (int i = 0; i < 2; ++i) step();
         dies();
       });
-  EXPECT_EQ(from, 7);
+  EXPECT_EQ(from, 3);
 });
 
 TEST(PieceSnapshotsTest, ACommitOfFewerStepsReplacesTheSnapshot) {
   expect_success(run_generations("goes_back_in_pieces", {{0, 1}, {1, 1}}));
+}
+
+const bool kSaysItAnew = register_rank_function("says_it_anew_in_pieces", [] {
+  const auto [from, element] =
+      goes_on_with(10, [](ElasticContext&, ElasticState& state, Zero& training, const auto& dies) {
+        state.commit(0);
+        {
+          const at::NoGradGuard no_grad;
+          training.module().parameters()[0].fill_(3);
+        }
+        state.commit(0);
+        dies();
+      });
+  EXPECT_EQ(from, 0);
+  EXPECT_EQ(element, 3);
+});
+
+TEST(PieceSnapshotsTest, ACommitOfTheSameStepsReplacesTheSnapshot) {
+  expect_success(run_generations("says_it_anew_in_pieces", {{0, 1}, {1, 1}}));
 }
 
 const bool kLongStrides = register_rank_function("long_strides_in_pieces", [] {
