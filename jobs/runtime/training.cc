@@ -8,6 +8,7 @@
 #include <iostream>
 #include <utility>
 
+#include "agent/agent.h"
 #include "jobs/runtime/agreement.h"
 #include "jobs/runtime/one_cycle.h"
 #include "jobs/runtime/progress.h"
@@ -38,6 +39,12 @@ constexpr char kLastLoss[] = "last_loss";
 
 // Exactly; empty for none.
 std::string text_of(const std::optional<double>& loss) { return loss ? format("%a", *loss) : ""; }
+
+// Whether the coordinator has started this job's ranks before.
+bool is_restarted() {
+  const agent::Agent* const agent = DistributedManager::get().agent();
+  return agent != nullptr && agent->assignment().generation > 1;
+}
 
 std::optional<double> loss_in(const std::string& text) {
   if (text.empty()) return std::nullopt;
@@ -89,6 +96,14 @@ Training::Training(ElasticContext& elastic, const TrainingOptions& options,
       // Absent in checkpoints of other steps, and of earlier versions.
       if (loss != found->sampler.end()) result_.loss = loss_in(loss->second);
     }
+    say_begin(found ? "goes on after step " + std::to_string(found->step) +
+                          ", as in the newest "
+                          "checkpoint in " +
+                          options.checkpoint_dir
+                    : "begins with step 0: there is no checkpoint in " + options.checkpoint_dir);
+  } else if (checkpoints_ && is_restarted()) {
+    say_begin("begins with step 0 again: without --resume the checkpoints in " +
+              options.checkpoint_dir + " are not read");
   }
   result_.steps = result_.first_step;
 }
@@ -204,6 +219,11 @@ void Training::say(int64_t step, const std::string& what) const {
   if (DistributedManager::get().rank() != 0) return;
   std::cerr << options_.job + ": the checkpoint of step " + std::to_string(step) + " " + what + "\n"
             << std::flush;
+}
+
+void Training::say_begin(const std::string& what) const {
+  if (DistributedManager::get().rank() != 0) return;
+  std::cerr << options_.job + ": " + what + "\n" << std::flush;
 }
 
 void Training::dump_parameters() const {

@@ -167,8 +167,12 @@ std::optional<NewestStep> find_newest(c10d::ProcessGroup& group, c10::Device dev
   }
   if (candidates.empty()) {
     together([&] {
+      if (group.getRank() != 0) return;
+      if (std::filesystem::exists(std::filesystem::path(directory) / kManifestName)) {
+        throw Mismatch(directory + " is a checkpoint itself: name the directory that it is in");
+      }
       const auto former = std::filesystem::path(directory) / former_file;
-      if (group.getRank() != 0 || former_file.empty() || !std::filesystem::exists(former)) return;
+      if (former_file.empty() || !std::filesystem::exists(former)) return;
       throw Mismatch(former.string() +
                      " is a checkpoint in the format of an earlier version, which this one does "
                      "not read; delete it, or give another directory, to start anew");
