@@ -96,14 +96,14 @@ Training::Training(ElasticContext& elastic, const TrainingOptions& options,
       // Absent in checkpoints of other steps, and of earlier versions.
       if (loss != found->sampler.end()) result_.loss = loss_in(loss->second);
     }
-    say_begin(found ? "goes on after step " + std::to_string(found->step) +
-                          ", as in the newest "
-                          "checkpoint in " +
-                          options.checkpoint_dir
-                    : "begins with step 0: there is no checkpoint in " + options.checkpoint_dir);
+    say(found ? "goes on after step " + std::to_string(found->step) +
+                    ", as in the newest "
+                    "checkpoint in " +
+                    options.checkpoint_dir
+              : "begins with step 0: there is no checkpoint in " + options.checkpoint_dir);
   } else if (checkpoints_ && is_restarted()) {
-    say_begin("begins with step 0 again: without --resume the checkpoints in " +
-              options.checkpoint_dir + " are not read");
+    say("begins with step 0 again: without --resume the checkpoints in " + options.checkpoint_dir +
+        " are not read");
   }
   result_.steps = result_.first_step;
 }
@@ -216,12 +216,10 @@ void Training::save(bool must) {
 }
 
 void Training::say(int64_t step, const std::string& what) const {
-  if (DistributedManager::get().rank() != 0) return;
-  std::cerr << options_.job + ": the checkpoint of step " + std::to_string(step) + " " + what + "\n"
-            << std::flush;
+  say("the checkpoint of step " + std::to_string(step) + " " + what);
 }
 
-void Training::say_begin(const std::string& what) const {
+void Training::say(const std::string& what) const {
   if (DistributedManager::get().rank() != 0) return;
   std::cerr << options_.job + ": " + what + "\n" << std::flush;
 }

@@ -90,8 +90,8 @@ class Training {
   void tell_of(int64_t step, const std::string& problem);
   // Prints on rank 0 what happened to a step's checkpoint.
   void say(int64_t step, const std::string& what) const;
-  // Prints on rank 0 with which step the job begins.
-  void say_begin(const std::string& what) const;
+  // Prints a line on rank 0.
+  void say(const std::string& what) const;
   void dump_parameters() const;
 
   ElasticContext& elastic_;

@@ -2,6 +2,7 @@
 
 #include <ATen/core/grad_mode.h>
 
+#include <algorithm>
 #include <string_view>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 #include <utility>
@@ -136,6 +137,15 @@ Parts::Parts(const torch::nn::Module& module, const KeptValues& kept_values)
 
 c10::Device Parts::device() const {
   return list.empty() ? c10::Device(c10::kCPU) : list.front().tensor.device();
+}
+
+std::vector<std::string> kept_names(const Outline& tensors,
+                                    const std::map<std::string, std::string>& values) {
+  std::vector<std::string> names;
+  for (const auto& [name, tensor] : tensors) names.push_back(name);
+  for (const auto& [name, bytes] : values) names.push_back(name);
+  std::ranges::sort(names);
+  return names;
 }
 
 std::string hint_on_wrapper(const std::set<std::string>& theirs,

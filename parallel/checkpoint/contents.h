@@ -103,6 +103,10 @@ class Mismatch : public std::runtime_error {
 // Tensors by name.
 using Outline = std::map<std::string, TensorInfo>;
 
+// Names of kept tensors and kept bytes, sorted.
+std::vector<std::string> kept_names(const Outline& tensors,
+                                    const std::map<std::string, std::string>& values);
+
 // What a training was when it was saved or remembered, without the values of its tensors.
 struct Contents {
   std::string manifest;  // EncodeManifest

@@ -12,6 +12,7 @@
 #include "parallel/checkpoint/raised_by.h"
 #include "parallel/checkpoint/status_errors.h"
 #include "parallel/checkpoint/together.h"
+#include "parallel/checkpoint/told_json.h"
 #include "parallel/nn/optimizer_state.h"
 
 namespace meshrun::detail {
@@ -21,20 +22,6 @@ using at::Tensor;
 using nlohmann::json;
 
 constexpr uint64_t kMessageBytes = uint64_t{64} << 20;
-
-json json_of(const Outline& outline) {
-  json coded = json::object();
-  for (const auto& [name, tensor] : outline) coded[name] = {tensor.dtype, tensor.shape};
-  return coded;
-}
-
-Outline outline_in(const json& coded) {
-  Outline outline;
-  for (const auto& [name, tensor] : coded.items()) {
-    outline[name] = {tensor.at(0).get<std::string>(), tensor.at(1).get<std::vector<int64_t>>()};
-  }
-  return outline;
-}
 
 Outline outline_of(const std::vector<Part>& parts) {
   Outline outline;
@@ -123,20 +110,13 @@ Contents broadcast_contents(c10d::ProcessGroup& group, int root, c10::Device dev
     // The manifest's own form, in which binary states are text.
     header = {{"manifest", contents->manifest},
               {"kept_names", contents->kept_names},
-              {"outlines", json::array()}};
-    for (const Outline& outline : contents->outlines) {
-      header["outlines"].push_back(json_of(outline));
-    }
+              {"outlines", contents->outlines}};
   }
   header = json::parse(broadcast_text(
       group, device, header.dump(-1, ' ', false, json::error_handler_t::replace), root));
-  Contents received{header.at("manifest").get<std::string>(),
-                    header.at("kept_names").get<std::vector<std::string>>(),
-                    {}};
-  for (size_t file = 0; file < received.outlines.size(); ++file) {
-    received.outlines[file] = outline_in(header.at("outlines").at(file));
-  }
-  return received;
+  return {header.at("manifest").get<std::string>(),
+          header.at("kept_names").get<std::vector<std::string>>(),
+          header.at("outlines").get<ByFile<Outline>>()};
 }
 
 // Collective. Raises Mismatch on every rank where a `load` of the program's raises on one.

@@ -7,25 +7,16 @@
 #include <numeric>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
+#include "parallel/checkpoint/tensor_stream.h"
 #include "parallel/collectives/all_to_all_v.h"
 
 namespace meshrun::detail {
 namespace {
 
-// Tensors begin at multiples of it in the stream, which are multiples of every element.
-constexpr uint64_t kAlignment = 64;
-
-struct Interval {
-  uint64_t begin = 0;
-  uint64_t end = 0;
-  uint64_t size() const { return end - begin; }
-};
-
 // A tensor in the stream of all that travel.
 struct Streamed {
   const TravellingTensor* travelling = nullptr;
-  Interval place;
-  uint64_t element = 1;
+  StreamPlace place;
   // By rank; empty where a lower rank has the same elements.
   std::vector<Region> regions;
 };
@@ -37,10 +28,8 @@ std::vector<Streamed> stream_of(const std::vector<TravellingTensor>& tensors) {
     const FileTensor& tensor = *travelling.tensor;
     Streamed& next = stream.emplace_back();
     next.travelling = &travelling;
-    next.element = ElementBytes(tensor.info.dtype).value();
-    const auto elements = static_cast<uint64_t>(Region::whole(tensor.info.shape).elements());
-    next.place = {end, end + elements * next.element};
-    end = (next.place.end + kAlignment - 1) / kAlignment * kAlignment;
+    next.place = StreamPlace::after(end, tensor.info);
+    end = next.place.end;
     for (const Region& region : tensor.cut->by_rank) {
       Region stored = stored_region(region, tensor.info);
       const bool is_first = std::ranges::find(next.regions, stored) == next.regions.end();
@@ -51,28 +40,12 @@ std::vector<Streamed> stream_of(const std::vector<TravellingTensor>& tensors) {
   return stream;
 }
 
-// Calls visit(tensor, first, last) with the elements of each tensor that lie in the interval.
-template <typename Visit>
-void visit_tensors(const std::vector<Streamed>& stream, const Interval& interval,
-                   const Visit& visit) {
-  auto tensor = std::ranges::lower_bound(stream, interval.begin + 1, {},
-                                         [](const Streamed& each) { return each.place.end; });
-  for (; tensor != stream.end() && tensor->place.begin < interval.end; ++tensor) {
-    const uint64_t begin = std::max(interval.begin, tensor->place.begin);
-    const uint64_t end = std::min(interval.end, tensor->place.end);
-    if (begin >= end) continue;
-    const auto element = [&](uint64_t place) {
-      return static_cast<int64_t>((place - tensor->place.begin) / tensor->element);
-    };
-    visit(*tensor, element(begin), element(end));
-  }
-}
-
 // Bytes that `rank` has of the interval.
-int64_t bytes_of(const std::vector<Streamed>& stream, const Interval& interval, size_t rank) {
+int64_t bytes_of(const std::vector<Streamed>& stream, const StreamInterval& interval, size_t rank) {
   int64_t bytes = 0;
-  visit_tensors(stream, interval, [&](const Streamed& tensor, int64_t first, int64_t last) {
-    bytes += count_within(tensor.regions[rank], first, last) * static_cast<int64_t>(tensor.element);
+  visit_stream(stream, interval, [&](const Streamed& tensor, int64_t first, int64_t last) {
+    bytes += count_within(tensor.regions[rank], first, last) *
+             static_cast<int64_t>(tensor.place.element);
   });
   return bytes;
 }
@@ -107,11 +80,13 @@ void exchange_pieces(const std::vector<TravellingTensor>& tensors, c10::Device d
   const std::vector<Streamed> stream = stream_of(tensors);
   const uint64_t total = stream.back().place.end;
   // A multiple of every element.
-  const uint64_t most = std::max(kAlignment, round_bytes / ranks / kAlignment * kAlignment);
-  const uint64_t share = std::min(most, (total / ranks + kAlignment) / kAlignment * kAlignment);
+  const uint64_t most =
+      std::max(kStreamAlignment, round_bytes / ranks / kStreamAlignment * kStreamAlignment);
+  const uint64_t share =
+      std::min(most, (total / ranks + kStreamAlignment) / kStreamAlignment * kStreamAlignment);
   OwnMemory memory;
   for (uint64_t begin = 0; begin < total;) {
-    std::vector<Interval> intervals(ranks, {begin, begin});
+    std::vector<StreamInterval> intervals(ranks, {begin, begin});
     for (size_t rank = 0; rank < ranks; ++rank) {
       intervals[rank] = {begin, std::min(total, begin + share)};
       begin = intervals[rank].end;
@@ -124,11 +99,11 @@ void exchange_pieces(const std::vector<TravellingTensor>& tensors, c10::Device d
     const at::Tensor packed =
         at::empty({std::accumulate(sent.begin(), sent.end(), int64_t{0})}, at::kByte);
     auto* to = static_cast<char*>(packed.data_ptr());
-    for (const Interval& interval : intervals) {
-      visit_tensors(stream, interval, [&](const Streamed& tensor, int64_t first, int64_t last) {
+    for (const StreamInterval& interval : intervals) {
+      visit_stream(stream, interval, [&](const Streamed& tensor, int64_t first, int64_t last) {
         if (count_within(tensor.regions[own], first, last) == 0) return;
         const char* const from = memory.of(tensor);
-        const auto element = static_cast<int64_t>(tensor.element);
+        const auto element = static_cast<int64_t>(tensor.place.element);
         visit_runs(tensor.regions[own], first, last, [&](const RegionRun& run) {
           const auto size = static_cast<size_t>(run.count * element);
           std::memcpy(to, from + run.in_region * element, size);
@@ -138,13 +113,13 @@ void exchange_pieces(const std::vector<TravellingTensor>& tensors, c10::Device d
     }
     const at::Tensor arrived =
         all_to_all_v(packed.to(device), sent, got, 0, 0, GroupArgument(group)).cpu();
-    const Interval& mine = intervals[own];
+    const StreamInterval& mine = intervals[own];
     // In the order of the file.
     auto assembled = std::make_shared<std::vector<char>>(mine.size());
     const auto* from = static_cast<const char*>(arrived.const_data_ptr());
     for (size_t rank = 0; rank < ranks; ++rank) {
-      visit_tensors(stream, mine, [&](const Streamed& tensor, int64_t first, int64_t last) {
-        const auto element = static_cast<int64_t>(tensor.element);
+      visit_stream(stream, mine, [&](const Streamed& tensor, int64_t first, int64_t last) {
+        const auto element = static_cast<int64_t>(tensor.place.element);
         visit_runs(tensor.regions[rank], first, last, [&](const RegionRun& run) {
           const auto size = static_cast<size_t>(run.count * element);
           const uint64_t place =
@@ -155,11 +130,11 @@ void exchange_pieces(const std::vector<TravellingTensor>& tensors, c10::Device d
       });
     }
     std::vector<ArrivedBytes> parts;
-    visit_tensors(stream, mine, [&](const Streamed& tensor, int64_t first, int64_t last) {
-      const uint64_t offset = static_cast<uint64_t>(first) * tensor.element;
+    visit_stream(stream, mine, [&](const Streamed& tensor, int64_t first, int64_t last) {
+      const uint64_t offset = static_cast<uint64_t>(first) * tensor.place.element;
       parts.push_back({tensor.travelling->file, tensor.travelling->begin + offset,
                        assembled->data() + (tensor.place.begin + offset - mine.begin),
-                       static_cast<uint64_t>(last - first) * tensor.element, assembled});
+                       static_cast<uint64_t>(last - first) * tensor.place.element, assembled});
     });
     take(std::move(parts));
   }

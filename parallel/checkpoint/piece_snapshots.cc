@@ -10,11 +10,11 @@
 #include <utility>
 
 #include "parallel/checkpoint/agreement.h"
-#include "parallel/checkpoint/coded_regions.h"
 #include "parallel/checkpoint/hand_on.h"
 #include "parallel/checkpoint/random_streams.h"
 #include "parallel/checkpoint/snapshot_copy.h"
 #include "parallel/checkpoint/snapshot_keepers.h"
+#include "parallel/checkpoint/told_json.h"
 #include "parallel/comm/interface/call_scope.h"
 
 namespace meshrun {
@@ -60,11 +60,10 @@ Contents contents_of(const detail::SavedState& state) {
   for (size_t kind = 0; kind < state.tensors.size(); ++kind) {
     for (const auto& [name, tensor] : state.tensors[kind]) {
       contents.outlines[kind][name] = tensor.info;
-      if (kind == detail::kKept) contents.kept_names.push_back(name);
     }
   }
-  for (const auto& [name, bytes] : state.manifest.kept_values) contents.kept_names.push_back(name);
-  std::ranges::sort(contents.kept_names);
+  contents.kept_names =
+      detail::kept_names(contents.outlines[detail::kKept], state.manifest.kept_values);
   return contents;
 }
 
@@ -88,9 +87,7 @@ std::string missing_tensor(c10d::ProcessGroup& group, c10::Device device, int ro
                            const std::vector<HeldRegion>& held, const Contents* contents) {
   json told = json::array();
   for (const HeldRegion& part : held) {
-    const Region& region = part.region;
-    const bool is_whole = region.elements() == Region::whole(region.shape).elements();
-    told.push_back({part.kind, part.name, is_whole ? json() : json(region)});
+    told.push_back({part.kind, part.name, part.region.is_whole() ? json() : json(part.region)});
   }
   const std::vector<std::string> all = gather_texts(group, device, told.dump());
   std::string missing;
@@ -233,8 +230,7 @@ PieceSnapshots::Restored PieceSnapshots::restore(const GroupArgument::Handle& gr
     for (const auto& slot : slots_) {
       if (slot->own && slot->own->id == id) contents = &slot->contents;
       for (const SnapshotCopy* const copy : slot->copies()) {
-        if (copy->id != id) continue;
-        add_parts(held, *copy);
+        if (copy->id == id) add_parts(held, *copy);
       }
     }
     const std::vector<int64_t> has = number_by_rank(*group, device, contents != nullptr ? 1 : 0);

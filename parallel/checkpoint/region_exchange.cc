@@ -15,21 +15,25 @@
 namespace meshrun::detail {
 namespace {
 
+uint64_t bytes_of(const FilledTensor& tensor, const CommonRun& run) {
+  return static_cast<uint64_t>(run.count) * tensor.place.element;
+}
+
 // The bytes of this rank's regions that a round needs: those that are read, and those in memory.
 class Staged {
  public:
-  void read(const std::vector<FilledTensor>& stream, const FillRound& round, size_t ranks,
+  void read(const std::vector<FilledTensor>& stream, const StreamInterval& round, size_t ranks,
             size_t own, const ReadRegion& read_region) {
     parts_.clear();
-    visit_filled(stream, round, [&](const FilledTensor& tensor, int64_t first, int64_t last) {
+    visit_stream(stream, round, [&](const FilledTensor& tensor, int64_t first, int64_t last) {
       for (const RegionSource& source : tensor.sources) {
         if (source.bytes.defined() || !is_given(source, tensor, ranks, own)) continue;
         const int64_t begin = count_before(source.region, first);
         const int64_t size = count_before(source.region, last) - begin;
         if (size == 0) continue;
         Part& part = parts_[&source];
-        part.begin = static_cast<uint64_t>(begin) * tensor.element;
-        part.bytes = at::empty({size * static_cast<int64_t>(tensor.element)}, at::kByte);
+        part.begin = static_cast<uint64_t>(begin) * tensor.place.element;
+        part.bytes = at::empty({size * static_cast<int64_t>(tensor.place.element)}, at::kByte);
         read_region(*source.held, part.begin,
                     {static_cast<char*>(part.bytes.mutable_data_ptr()), part.bytes.nbytes()});
       }
@@ -61,8 +65,8 @@ class Staged {
 
   Place place_of(const FilledTensor& tensor, const RegionSource& source,
                  const CommonRun& run) const {
-    const uint64_t from = static_cast<uint64_t>(run.in_first) * tensor.element;
-    const uint64_t size = static_cast<uint64_t>(run.count) * tensor.element;
+    const uint64_t from = static_cast<uint64_t>(run.in_first) * tensor.place.element;
+    const uint64_t size = bytes_of(tensor, run);
     if (source.bytes.defined()) return {source.bytes, from, size};
     const Part& part = parts_.at(&source);
     return {part.bytes, from - part.begin, size};
@@ -81,12 +85,8 @@ class Staged {
   std::map<const RegionSource*, Part> parts_;
 };
 
-uint64_t bytes_of(const FilledTensor& tensor, const CommonRun& run) {
-  return static_cast<uint64_t>(run.count) * tensor.element;
-}
-
 void take(const FilledTensor& tensor, const CommonRun& run, std::string_view bytes) {
-  tensor.target->take_own(static_cast<uint64_t>(run.in_second) * tensor.element, bytes);
+  tensor.target->take_own(static_cast<uint64_t>(run.in_second) * tensor.place.element, bytes);
 }
 
 // What travels between ranks in a round: long runs from memory to memory, and all others packed.
@@ -99,7 +99,8 @@ class Exchange {
         own_(static_cast<size_t>(group_->getRank())) {}
 
   // Collective: sends what other ranks get of the round, and takes what this one gets.
-  void run(const std::vector<FilledTensor>& stream, const FillRound& round, const Staged& staged) {
+  void run(const std::vector<FilledTensor>& stream, const StreamInterval& round,
+           const Staged& staged) {
     receive_long(stream, round);
     send_long(stream, round, staged);
     exchange_short(stream, round, staged);
@@ -135,14 +136,14 @@ class Exchange {
     }
   }
 
-  void receive_long(const std::vector<FilledTensor>& stream, const FillRound& round) {
+  void receive_long(const std::vector<FilledTensor>& stream, const StreamInterval& round) {
     visit_others([&](size_t rank) {
       visit_given(stream, round, rank, own_,
                   [&](const FilledTensor& tensor, const RegionSource&, const CommonRun& run) {
                     if (!is_long(tensor, run)) return;
                     const auto size = static_cast<int64_t>(bytes_of(tensor, run));
                     const at::Tensor own = tensor.target->own_bytes();
-                    const auto begin = run.in_second * static_cast<int64_t>(tensor.element);
+                    const auto begin = run.in_second * static_cast<int64_t>(tensor.place.element);
                     std::vector<at::Tensor> to = {own.defined() ? own.narrow(0, begin, size)
                                                                 : at::empty({size}, at::kByte)};
                     works_.push_back(group_->recv(to, static_cast<int>(rank), kLongRunTag));
@@ -151,7 +152,7 @@ class Exchange {
     });
   }
 
-  void send_long(const std::vector<FilledTensor>& stream, const FillRound& round,
+  void send_long(const std::vector<FilledTensor>& stream, const StreamInterval& round,
                  const Staged& staged) {
     visit_others([&](size_t rank) {
       visit_given(
@@ -164,7 +165,7 @@ class Exchange {
     });
   }
 
-  void exchange_short(const std::vector<FilledTensor>& stream, const FillRound& round,
+  void exchange_short(const std::vector<FilledTensor>& stream, const StreamInterval& round,
                       const Staged& staged) {
     std::vector<int64_t> sent(ranks_), got(ranks_);
     // Shared with the message, which may outlive this call where a rank is lost.
@@ -222,7 +223,7 @@ void fill_from_regions(const GroupArgument::Handle& group, c10::Device device,
   const auto own = static_cast<size_t>(group->getRank());
   Staged staged;
   Exchange exchange(group, device);
-  for (FillRound round{0, plan.round_bytes}; round.begin < stream.back().end;
+  for (StreamInterval round{0, plan.round_bytes}; round.begin < stream.back().place.end;
        round = {round.end, round.end + plan.round_bytes}) {
     if (plan.is_any_read) {
       read_together(*group, device, [&] { staged.read(stream, round, ranks, own, read); });
@@ -232,7 +233,7 @@ void fill_from_regions(const GroupArgument::Handle& group, c10::Device device,
                   take(tensor, run, staged.of(tensor, source, run));
                 });
     bool is_any_sent = false;
-    visit_filled(stream, round, [&](const FilledTensor& tensor, int64_t, int64_t) {
+    visit_stream(stream, round, [&](const FilledTensor& tensor, int64_t, int64_t) {
       is_any_sent = is_any_sent || tensor.travels;
     });
     if (is_any_sent) exchange.run(stream, round, staged);

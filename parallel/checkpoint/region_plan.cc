@@ -7,26 +7,20 @@
 #include <utility>
 
 #include "parallel/checkpoint/agreement.h"
-#include "parallel/checkpoint/coded_regions.h"
+#include "parallel/checkpoint/told_json.h"
 
 namespace meshrun::detail {
 namespace {
 
 using nlohmann::json;
 
-// Tensors begin at multiples of it in the stream, which are multiples of every element.
-constexpr uint64_t kFilledAlignment = 64;
 // What a rank sends in a round.
 constexpr uint64_t kMostSent = uint64_t{64} << 20;
 constexpr uint64_t kLeastRound = uint64_t{1} << 20;
 
-bool is_whole(const Region& region) {
-  return region.elements() == Region::whole(region.shape).elements();
-}
-
 // A region of a tensor of `shape` as ranks tell it: nothing says that it is all of it.
 json told_region(const Region& region, const std::vector<int64_t>& shape) {
-  return is_whole(region) && region.shape == shape ? json() : json(region);
+  return region.is_whole() && region.shape == shape ? json() : json(region);
 }
 
 Region heard_region(const json& told, const std::vector<int64_t>& shape) {
@@ -53,7 +47,7 @@ void add_needed(FilledTensor& tensor, Region region) {
 // One that is whole is enough.
 void keep_what_is_needed(FilledTensor& tensor) {
   const auto whole = std::ranges::find_if(
-      tensor.sources, [](const RegionSource& source) { return is_whole(source.region); });
+      tensor.sources, [](const RegionSource& source) { return source.region.is_whole(); });
   if (whole == tensor.sources.end()) return;
   RegionSource only = std::move(*whole);
   tensor.sources.clear();
@@ -61,7 +55,7 @@ void keep_what_is_needed(FilledTensor& tensor) {
 }
 
 bool is_covered(const FilledTensor& tensor) {
-  if (tensor.begin == tensor.end) return true;
+  if (tensor.place.size() == 0) return true;
   std::vector<Region> regions;
   for (const RegionSource& source : tensor.sources) regions.push_back(source.region);
   return cover_tensor(std::move(regions));
@@ -138,10 +132,8 @@ FillPlan make_plan(c10d::ProcessGroup& group, c10::Device device,
   for (Target& target : targets) {
     FilledTensor& tensor = plan.stream.emplace_back();
     tensor.target = &target;
-    tensor.begin = end;
-    tensor.end = end + target.size();
-    tensor.element = ElementBytes(target.info().dtype).value();
-    end = (tensor.end + kFilledAlignment - 1) / kFilledAlignment * kFilledAlignment;
+    tensor.place = StreamPlace::after(end, target.info());
+    end = tensor.place.end;
   }
   const std::vector<std::string> all = gather_texts(group, device, told(held, targets).dump());
   for (size_t rank = 0; rank < all.size(); ++rank) {
@@ -158,7 +150,7 @@ FillPlan make_plan(c10d::ProcessGroup& group, c10::Device device,
     tensor.travels = receivers > 0;
     most = std::max(most, receivers);
   }
-  plan.round_bytes = std::max(kLeastRound, kMostSent / most / kFilledAlignment * kFilledAlignment);
+  plan.round_bytes = std::max(kLeastRound, kMostSent / most / kStreamAlignment * kStreamAlignment);
   return plan;
 }
 

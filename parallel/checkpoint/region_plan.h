@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "parallel/checkpoint/region_exchange.h"
+#include "parallel/checkpoint/tensor_stream.h"
 
 namespace meshrun::detail {
 
@@ -35,9 +36,7 @@ struct RegionSource {
 // A tensor in the stream of all that are filled.
 struct FilledTensor {
   Target* target = nullptr;
-  uint64_t begin = 0;
-  uint64_t end = 0;
-  uint64_t element = 1;
+  StreamPlace place;
   std::vector<RegionSource> sources;
   // What ranks need, and which of it, by rank.
   std::vector<Region> regions;
@@ -46,11 +45,6 @@ struct FilledTensor {
   bool travels = false;
 
   const Region& needed_by(size_t rank) const { return regions[needed[rank]]; }
-};
-
-struct FillRound {
-  uint64_t begin = 0;
-  uint64_t end = 0;
 };
 
 struct FillPlan {
@@ -65,27 +59,12 @@ struct FillPlan {
 FillPlan make_plan(c10d::ProcessGroup& group, c10::Device device,
                    const std::vector<HeldRegion>& held, std::vector<Target>& targets);
 
-// Calls visit(tensor, first, last) with the elements of each tensor that lie in the interval.
-template <typename Visit>
-void visit_filled(const std::vector<FilledTensor>& stream, const FillRound& interval,
-                  const Visit& visit) {
-  auto tensor = std::ranges::lower_bound(stream, interval.begin + 1, {},
-                                         [](const FilledTensor& each) { return each.end; });
-  for (; tensor != stream.end() && tensor->begin < interval.end; ++tensor) {
-    const uint64_t begin = std::max(interval.begin, tensor->begin);
-    const uint64_t end = std::min(interval.end, tensor->end);
-    if (begin >= end) continue;
-    visit(*tensor, static_cast<int64_t>((begin - tensor->begin) / tensor->element),
-          static_cast<int64_t>((end - tensor->begin) / tensor->element));
-  }
-}
-
 // What `provider` gives `receiver` of a round: visit(tensor, source, run), in an order that both
 // know.
 template <typename Visit>
-void visit_given(const std::vector<FilledTensor>& stream, const FillRound& round, size_t provider,
-                 size_t receiver, const Visit& visit) {
-  visit_filled(stream, round, [&](const FilledTensor& tensor, int64_t first, int64_t last) {
+void visit_given(const std::vector<FilledTensor>& stream, const StreamInterval& round,
+                 size_t provider, size_t receiver, const Visit& visit) {
+  visit_stream(stream, round, [&](const FilledTensor& tensor, int64_t first, int64_t last) {
     for (const RegionSource& source : tensor.sources) {
       if (source.provider(receiver) != provider) continue;
       visit_common_runs(source.region, tensor.needed_by(receiver), first, last,

@@ -119,11 +119,7 @@ void visit_common_runs(const Region& one, const Region& other, int64_t first, in
 bool cover_tensor(std::vector<Region> regions) {
   if (regions.empty()) return false;
   const Region whole = Region::whole(regions.front().shape);
-  if (std::ranges::find_if(regions, [](const Region& each) {
-        return each.elements() == Region::whole(each.shape).elements();
-      }) != regions.end()) {
-    return true;
-  }
+  if (std::ranges::any_of(regions, &Region::is_whole)) return true;
   std::vector<Region> distinct;
   int64_t elements = 0;
   for (Region& region : regions) {

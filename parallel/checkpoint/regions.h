@@ -18,6 +18,7 @@ struct Region {
   // Elements [first, first + count) of a tensor that has `elements`, flattened.
   static Region flat(int64_t elements, int64_t first, int64_t count);
   int64_t elements() const;
+  bool is_whole() const { return elements() == whole(shape).elements(); }
   bool operator==(const Region&) const = default;
 };
 

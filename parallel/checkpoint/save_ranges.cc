@@ -30,11 +30,6 @@ std::vector<std::pair<uint64_t, const FileTensor*>> in_order(
   return ordered;
 }
 
-uint64_t bytes_of(const FileTensor& tensor) {
-  return static_cast<uint64_t>(Region::whole(tensor.info.shape).elements()) *
-         ElementBytes(tensor.info.dtype).value();
-}
-
 // All ranks of the group can write their pieces as they are.
 bool lies_in_runs(const FileTensor& tensor) {
   return std::ranges::all_of(tensor.cut->by_rank, [&](const Region& region) {
@@ -82,7 +77,8 @@ void list_ranges(const FileTensors& tensors, const ByFile<SafetensorsHeader>& he
   for (size_t file = 0; file < ordered.size(); ++file) {
     ordered[file] = in_order(tensors[file], headers[file]);
     for (const auto& [begin, tensor] : ordered[file]) {
-      if (tensor->cut == nullptr && !tensor->is_of_rank_0) shared_bytes += bytes_of(*tensor);
+      if (tensor->cut == nullptr && !tensor->is_of_rank_0)
+        shared_bytes += stored_bytes(tensor->info);
     }
   }
   // This rank's share of the shared bytes, as of one stream.
@@ -101,7 +97,7 @@ void list_ranges(const FileTensors& tensors, const ByFile<SafetensorsHeader>& he
   for (size_t file = 0; file < ordered.size(); ++file) {
     std::vector<FileRange> ranges;
     for (const auto& [begin, tensor] : ordered[file]) {
-      const uint64_t bytes = bytes_of(*tensor);
+      const uint64_t bytes = stored_bytes(tensor->info);
       if (tensor->cut != nullptr) {
         const c10d::ProcessGroup* const group = tensor->cut->group.get();
         if (!with_rank_0.contains(group)) {

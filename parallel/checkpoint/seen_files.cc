@@ -4,6 +4,7 @@
 #include <set>
 
 #include "parallel/checkpoint/agreement.h"
+#include "parallel/checkpoint/told_json.h"
 
 namespace meshrun::detail {
 
@@ -63,16 +64,10 @@ OutlinesByFile SeenFiles::outlines() const {
     json told = json::object();
     for (const std::string& name : news) {
       if (group_.getRank() != root_of_news) break;
-      json& file = told[name] = json::object();
-      for (const auto& [tensor, info] : outlines.at(name)) file[tensor] = {info.dtype, info.shape};
+      told[name] = outlines.at(name);
     }
     told = json::parse(broadcast_text(group_, device_, told.dump(), root_of_news));
-    for (const auto& [name, file] : told.items()) {
-      Outline& outline = outlines[name];
-      for (const auto& [tensor, info] : file.items()) {
-        outline[tensor] = {info.at(0).get<std::string>(), info.at(1).get<std::vector<int64_t>>()};
-      }
-    }
+    for (const auto& [name, file] : told.items()) outlines[name] = file.get<Outline>();
   }
   return outlines;
 }

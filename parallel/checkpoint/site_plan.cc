@@ -33,10 +33,6 @@ struct ToldBoxes {
 // Those of all ranks, by the place of the tensor among those of its file, and by rank.
 using ToldByTensor = std::map<size_t, std::map<size_t, ToldBoxes>>;
 
-uint64_t bytes_in(const std::vector<int64_t>& size, const TensorInfo& info) {
-  return static_cast<uint64_t>(Region::whole(size).elements()) * ElementBytes(info.dtype).value();
-}
-
 std::vector<StoredBox> own_boxes(const FileTensor& tensor) {
   std::vector<StoredBox> boxes;
   const Region own = stored_region(tensor.cut->own(), tensor.info);
@@ -138,7 +134,7 @@ class FilePlanner {
       if (!is_in_pieces(tensor)) {
         outline_[name] = tensor.info;
         names_[name] = site_;
-        bytes_ += bytes_in(tensor.info.shape, tensor.info);
+        bytes_ += stored_bytes(tensor.info);
       } else if (const auto found = told.find(own_place); found != told.end()) {
         add_pieces(name, tensor, found->second);
       }
@@ -169,7 +165,7 @@ class FilePlanner {
         const std::string file = site_file_name(kind_, site, sites_.count());
         plan_.pieces[file][stored] = {name, tensor.info.shape, box.begin};
         const bool is_new = names_.try_emplace(stored, site).second;
-        if (is_new) bytes_ += bytes_in(box.size, tensor.info);
+        if (is_new) bytes_ += stored_bytes({tensor.info.dtype, box.size});
         if (site != site_) continue;
         names_[stored] = site;
         outline_[stored] = {tensor.info.dtype, box.size};
@@ -177,7 +173,7 @@ class FilePlanner {
     }
     uint64_t from = 0;
     for (const StoredBox& box : own_boxes(tensor)) {
-      const uint64_t bytes = bytes_in(box.size, tensor.info);
+      const uint64_t bytes = stored_bytes({tensor.info.dtype, box.size});
       const auto writer = writers[site_].find(box);
       if (writer != writers[site_].end() && writer->second == rank_) {
         plan_.own[kind_].push_back(

@@ -6,18 +6,13 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
-#include "parallel/checkpoint/coded_regions.h"
+#include "parallel/checkpoint/tensor_stream.h"
+#include "parallel/checkpoint/told_json.h"
 
 namespace meshrun::detail {
 namespace {
 
 using nlohmann::json;
-
-constexpr uint64_t kPartAlignment = 64;
-
-uint64_t aligned(uint64_t bytes) {
-  return (bytes + kPartAlignment - 1) / kPartAlignment * kPartAlignment;
-}
 
 std::string encode_head(const SnapshotId& id, const std::vector<SnapshotCopy::Part>& parts) {
   json coded = json::array();
@@ -73,14 +68,14 @@ SnapshotCopy copy_state(const SnapshotId& id, const FileTensors& tensors, int ra
         const uint64_t bytes = tensor.bytes.size();
         copy.parts.push_back({{static_cast<FileKind>(kind), name, region_of(tensor)}, end, bytes});
         values.push_back(&tensor.bytes);
-        end = aligned(end + bytes);
+        end = aligned_in_stream(end + bytes);
       }
     }
   };
   place(true);
   const std::string head = encode_head(id, copy.parts);
   const uint64_t length = head.size();
-  copy.begin = aligned(sizeof length + length);
+  copy.begin = aligned_in_stream(sizeof length + length);
   copy.sent_bytes = copy.begin + end;
   place(false);
   copy.memory = bytes_in(std::move(spare), copy.begin + end);
@@ -101,7 +96,7 @@ SnapshotCopy decode_copy(at::Tensor message) {
   SnapshotCopy copy;
   copy.id = {head.at("generation").get<uint64_t>(), head.at("number").get<int64_t>(),
              head.at("step").get<int64_t>()};
-  copy.begin = aligned(sizeof length + length);
+  copy.begin = aligned_in_stream(sizeof length + length);
   copy.sent_bytes = message.nbytes();
   for (const json& part : head.at("parts")) {
     copy.parts.push_back(

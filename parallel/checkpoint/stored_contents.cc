@@ -97,14 +97,6 @@ void check_identity(const StepDirectory& checkpoint,
   }
 }
 
-std::vector<std::string> kept_names(const Outline& tensors, const Manifest& manifest) {
-  std::vector<std::string> names;
-  for (const auto& [name, tensor] : tensors) names.push_back(name);
-  for (const auto& [name, bytes] : manifest.kept_values) names.push_back(name);
-  std::sort(names.begin(), names.end());
-  return names;
-}
-
 // The host that wrote a file of several, "node-b", and the file.
 std::string writer_of_file(const Manifest& manifest, const std::string& name) {
   // "model-00002-of-00003.safetensors".
@@ -186,7 +178,7 @@ Contents contents_of(const StepDirectory& checkpoint, const OutlinesByFile& stor
   contents.manifest = EncodeManifest(checkpoint.manifest);
   contents.outlines = whole_outlines(checkpoint, stored);
   const auto& outlines = contents.outlines;
-  contents.kept_names = kept_names(outlines[kKept], checkpoint.manifest);
+  contents.kept_names = kept_names(outlines[kKept], checkpoint.manifest.kept_values);
   const std::string source = "the checkpoint " + checkpoint.path;
   std::string problem = difference_of_names(source, contents.kept_names, kept.names());
   if (problem.empty()) problem = difference_of_kinds(source, names_of(outlines[kKept]), kept);

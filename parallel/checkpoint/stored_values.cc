@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "core/checkpoint/xxh3.h"
+#include "parallel/checkpoint/regions.h"
 #include "parallel/comm/interface/carried.h"
 
 namespace meshrun {
@@ -93,6 +94,11 @@ TensorInfo stored_info(at::ScalarType dtype, std::vector<int64_t> shape) {
   if (dtype != at::kComplexDouble) return {dtype_name(dtype), std::move(shape)};
   shape.push_back(2);
   return {dtype_name(at::kDouble), std::move(shape)};
+}
+
+uint64_t stored_bytes(const TensorInfo& info) {
+  return static_cast<uint64_t>(Region::whole(info.shape).elements()) *
+         ElementBytes(info.dtype).value();
 }
 
 at::ScalarType dtype_of(const TensorInfo& info) {

@@ -22,6 +22,9 @@ inline TensorInfo stored_info(const at::Tensor& tensor) {
   return stored_info(tensor.scalar_type(), tensor.sizes().vec());
 }
 
+// Bytes of all elements of a stored tensor.
+uint64_t stored_bytes(const TensorInfo& info);
+
 // Raises c10::TypeError for a dtype that LibTorch lacks.
 at::ScalarType dtype_of(const TensorInfo& info);
 

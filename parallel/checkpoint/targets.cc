@@ -41,7 +41,7 @@ Target::Target(FileKind kind, std::string name, TensorInfo info, at::Tensor loca
       tensor_(std::move(local)),
       cut_(std::move(cut)) {
   const at::NoGradGuard no_grad;
-  size_ = static_cast<uint64_t>(Region::whole(info_.shape).elements()) * element_;
+  size_ = stored_bytes(info_);
   if (tensor_.is_conj() || tensor_.is_neg()) {
     stage_ = at::empty(tensor_.sizes(), tensor_.options());
   }

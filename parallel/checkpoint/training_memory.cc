@@ -57,10 +57,9 @@ Remembered remembered(const TrainingMemory& memory, const torch::optim::Optimize
   for (const auto& [name, tensor] : memory.tensors) add(detail::kModel, name, tensor);
   for (const auto& [name, tensor] : memory.kept) {
     add(detail::kKept, name, tensor);
-    result.contents.kept_names.push_back(name);
   }
-  for (const auto& [name, bytes] : memory.kept_values) result.contents.kept_names.push_back(name);
-  std::ranges::sort(result.contents.kept_names);
+  result.contents.kept_names =
+      detail::kept_names(result.contents.outlines[detail::kKept], memory.kept_values);
   for (const auto& [name, state] : memory.states) {
     result.parameters.insert(name);
     for (const auto& [moment, tensor] : state.moments) {

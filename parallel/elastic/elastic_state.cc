@@ -165,13 +165,8 @@ std::optional<int64_t> ElasticState::restore() {
   kept_.list_moments();
   const SpreadMemory spread =
       spread_memory(context_.memory_, root, module_, optimizer_, manager.world(), kept_);
-  commit(step, /*is_watched=*/true);
-  restored_ = spread.digest;
-  take_snapshot_if_due();
-  // Until here a rank might be lost.
-  context_.memory_.reset();
-  context_.snapshots_->keep_only(manager.agent()->assignment().generation);
-  say_restored(step, "the memory of rank " + std::to_string(root) + "; had done " + own);
+  go_on_after(step, spread.digest,
+              "the memory of rank " + std::to_string(root) + "; had done " + own);
   return step;
 }
 
@@ -182,18 +177,22 @@ std::optional<int64_t> ElasticState::restore_snapshot() {
       context_.snapshots_->restore(manager.world(), module_, optimizer_, kept_);
   if (!problem.empty() && rank_ == 0) context_.say(problem);
   if (!step) return std::nullopt;
-  commit(*step, /*is_watched=*/true);
-  if (is_whole_) restored_ = digest_of_state(module_, optimizer_, kept_);
-  take_snapshot_if_due();
-  context_.snapshots_->keep_only(manager.agent()->assignment().generation);
-  say_restored(*step, "the snapshots of all ranks");
+  std::optional<int64_t> digest;
+  if (is_whole_) digest = digest_of_state(module_, optimizer_, kept_);
+  go_on_after(*step, digest, "the snapshots of all ranks");
   return step;
 }
 
-void ElasticState::say_restored(int64_t step, const std::string& source) {
-  place_ =
-      fmt::format("generation {}, rank {} of {}",
-                  DistributedManager::get().agent()->assignment().generation, rank_, world_size_);
+void ElasticState::go_on_after(int64_t step, std::optional<int64_t> digest,
+                               const std::string& source) {
+  commit(step, /*is_watched=*/true);
+  restored_ = digest;
+  take_snapshot_if_due();
+  // Until here a rank might be lost.
+  context_.memory_.reset();
+  const uint64_t generation = DistributedManager::get().agent()->assignment().generation;
+  context_.snapshots_->keep_only(generation);
+  place_ = fmt::format("generation {}, rank {} of {}", generation, rank_, world_size_);
   context_.say(fmt::format("{}: goes on after step {}, as in {}", place_, step, source));
 }
 
@@ -220,15 +219,15 @@ std::optional<int64_t> ElasticState::newest_snapshot() const {
 }
 
 void ElasticState::take_snapshot_if_due(bool at_once) {
+  if (snapshot_every_ == 0) return;
   const std::optional<int64_t> newest = newest_snapshot();
-  if (snapshot_every_ == 0 || newest == steps_) return;
+  if (newest == steps_) return;
   const bool is_due =
       !newest || steps_ < *newest || steps_ / snapshot_every_ != *newest / snapshot_every_;
   if (is_due || at_once) take_snapshot();
 }
 
 void ElasticState::take_snapshot() {
-  if (snapshot_every_ == 0) return;
   DistributedManager& manager = DistributedManager::get();
   PieceSnapshots& snapshots = *context_.snapshots_;
   snapshots.take({manager.world(), manager.agent()->assignment().generation, manager.node_ranks()},

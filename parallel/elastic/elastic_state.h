@@ -172,11 +172,11 @@ class ElasticState {
   void check_alike() const;
   // Collective. The newest snapshot that is whole, as restore() returns it.
   std::optional<int64_t> restore_snapshot();
-  // Logs where the state of `step` comes from, and that the next step is to be logged.
-  void say_restored(int64_t step, const std::string& source);
+  // Collective. The state of `step` is there, from `source`: it is this world's from now on.
+  void go_on_after(int64_t step, std::optional<int64_t> digest, const std::string& source);
   // Collective, if a snapshot of steps_ is due, or if `at_once` and there is none.
   void take_snapshot_if_due(bool at_once = false);
-  // Collective, if there are snapshots in this world.
+  // Collective. Requires snapshots.
   void take_snapshot();
   // The newest one of this world; absent: there is none, or they are not wanted.
   std::optional<int64_t> newest_snapshot() const;

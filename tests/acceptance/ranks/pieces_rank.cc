@@ -12,9 +12,9 @@
 //           along one axis
 //   whole   a module of M megabytes with Adam, whole on each rank
 //
-// The global batch of a step is the step's alone, so worlds of any size take the same steps but for
-// rounding. A step sleeps MS, and in the second half of the training twenty times as long, so that
-// it lasts until all kills are done; no step sleeps once the file of --hurry exists. Each rank
+// A step's global batch depends on the step alone. So worlds of any size take the same steps, apart
+// from rounding. A step sleeps MS, and in the second half of the training twenty times as long, so
+// that it lasts until all kills are done; no step sleeps once the file of --hurry exists. Each rank
 // leaves a journal; rank 0 writes the unsharded parameters and moments to FILE.
 #include <ATen/ATen.h>
 #include <ATen/CPUGeneratorImpl.h>

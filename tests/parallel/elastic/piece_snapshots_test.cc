@@ -86,32 +86,38 @@ class Zero : public InPieces {
   std::unique_ptr<ZeroRedundancyOptimizer> optimizer_;
 };
 
-Tensor own_shard(const std::map<std::string, ParameterShard>& shards, const std::string& name,
-                 const Tensor& whole) {
-  const auto shard = shards.find(name);
-  if (shard == shards.end()) return whole;
-  const auto rank = static_cast<size_t>(shard->second.group->getRank());
-  const SplitRange& range = shard->second.ranges[rank];
-  return whole.narrow(shard->second.dim, range.begin, range.size());
-}
-
+// An FNO over all ranks with Adam; or, `is_grid`, over the axis "spatial" of a mesh, where ZeRO
+// spreads the moments over "dp".
 class Fno : public InPieces {
  public:
-  Fno() {
+  explicit Fno(bool is_grid) {
+    if (is_grid) {
+      DistributedManager& manager = DistributedManager::get();
+      const int size = manager.world_size();
+      const int64_t pairs = size == 4 ? 2 : 1;
+      manager.initialize_mesh({pairs, size / pairs}, {"dp", "spatial"});
+    }
     at::manual_seed(3);
     network_ = FNO(FNOOptions().width(4).num_layers(2).modes({5, 3}).projection_channels(6).group(
-        GroupArgument()));
+        is_grid ? GroupArgument("spatial") : GroupArgument()));
     shards_ = parameter_shards(*network_);
     const at::NoGradGuard no_grad;
     for (auto& item : network_->named_parameters()) {
       item.value().copy_(own(item.key(), drawn(item.key(), -1, whole_shape(item.key()))));
     }
-    optimizer_ = std::make_unique<torch::optim::Adam>(network_->parameters(), AdamOptions(0.01));
+    if (is_grid) {
+      optimizer_ = std::make_unique<ZeroRedundancyOptimizer>(
+          network_->parameters(), AdamOptions(0.01),
+          ZeroRedundancyOptions{.group = "dp", .gradients_are_reduced = true});
+    } else {
+      optimizer_ = std::make_unique<torch::optim::Adam>(network_->parameters(), AdamOptions(0.01));
+    }
   }
   torch::nn::Module& module() override { return *network_; }
   torch::optim::Optimizer& optimizer() override { return *optimizer_; }
   Tensor own(const std::string& name, const Tensor& whole) override {
-    return own_shard(shards_, name, whole);
+    const auto shard = shards_.find(name);
+    return shard == shards_.end() ? whole : shard_of(whole, shard->second);
   }
   std::vector<int64_t> whole_shape(const std::string& name) override {
     const auto shard = shards_.find(name);
@@ -122,44 +128,7 @@ class Fno : public InPieces {
  private:
   FNO network_ = nullptr;
   std::map<std::string, ParameterShard> shards_;
-  std::unique_ptr<torch::optim::Adam> optimizer_;
-};
-
-// An FNO over a mesh's axis "spatial" whose moments ZeRO spreads over "dp".
-class ZeroOfFno : public InPieces {
- public:
-  ZeroOfFno() {
-    DistributedManager& manager = DistributedManager::get();
-    const bool is_grid = manager.world_size() == 4;
-    manager.initialize_mesh({is_grid ? 2 : 1, is_grid ? 2 : manager.world_size()},
-                            {"dp", "spatial"});
-    at::manual_seed(3);
-    network_ = FNO(FNOOptions().width(4).num_layers(2).modes({5, 3}).projection_channels(6).group(
-        GroupArgument("spatial")));
-    shards_ = parameter_shards(*network_);
-    const at::NoGradGuard no_grad;
-    for (auto& item : network_->named_parameters()) {
-      item.value().copy_(own(item.key(), drawn(item.key(), -1, whole_shape(item.key()))));
-    }
-    optimizer_ = std::make_unique<ZeroRedundancyOptimizer>(
-        network_->parameters(), AdamOptions(0.01),
-        ZeroRedundancyOptions{.group = "dp", .gradients_are_reduced = true});
-  }
-  torch::nn::Module& module() override { return *network_; }
-  torch::optim::Optimizer& optimizer() override { return *optimizer_; }
-  Tensor own(const std::string& name, const Tensor& whole) override {
-    return own_shard(shards_, name, whole);
-  }
-  std::vector<int64_t> whole_shape(const std::string& name) override {
-    const auto shard = shards_.find(name);
-    if (shard != shards_.end()) return shard->second.global_shape;
-    return network_->named_parameters()[name].sizes().vec();
-  }
-
- private:
-  FNO network_ = nullptr;
-  std::map<std::string, ParameterShard> shards_;
-  std::unique_ptr<ZeroRedundancyOptimizer> optimizer_;
+  std::unique_ptr<torch::optim::Optimizer> optimizer_;
 };
 
 // Rows, columns and a plain parameter, and a buffer.
@@ -213,8 +182,8 @@ class Sharded : public InPieces {
 
 std::unique_ptr<InPieces> make(const std::string& model) {
   if (model == "zero") return std::make_unique<Zero>();
-  if (model == "fno") return std::make_unique<Fno>();
-  if (model == "zero of fno") return std::make_unique<ZeroOfFno>();
+  if (model == "fno") return std::make_unique<Fno>(/*is_grid=*/false);
+  if (model == "zero of fno") return std::make_unique<Fno>(/*is_grid=*/true);
   return std::make_unique<Sharded>();
 }
 
