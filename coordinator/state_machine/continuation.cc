@@ -12,6 +12,12 @@ namespace {
 // For a host to answer, beyond a fence time that the job waits for.
 constexpr std::chrono::seconds kFenceSlack(30);
 
+// The rank's process was told to start, and has not said that it takes another generation.
+bool IsComing(const Job& job, const v1::RankStatus& rank) {
+  if (rank.state() == v1::RANK_STATE_RUNNING) return !rank.in_process();
+  return rank.state() == v1::RANK_STATE_ASSIGNED && job.view.state() == v1::JOB_STATE_RUNNING;
+}
+
 }  // namespace
 
 bool HasSurvivors(const Job& job) {
@@ -20,22 +26,33 @@ bool HasSurvivors(const Job& job) {
   });
 }
 
+bool LivesOn(const v1::RankStatus& rank) {
+  return rank.state() == v1::RANK_STATE_RUNNING && rank.in_process();
+}
+
 bool TakesGenerations(const Job& job) {
   if (job.view.spec().recovery() == v1::RECOVERY_RESPAWN || job.finished()) return false;
+  const bool has_survivors = HasSurvivors(job);
   bool any = false;
   for (const v1::RankStatus& rank : job.view.ranks()) {
-    if (rank.state() == v1::RANK_STATE_RUNNING) {
-      if (!rank.in_process()) return false;
+    if (LivesOn(rank)) {
       any = true;
-    } else if (rank.state() == v1::RANK_STATE_ASSIGNED) {
-      // Started, and not heard of since.
-      if (job.view.state() == v1::JOB_STATE_RUNNING) return false;
+    } else if (IsComing(job, rank)) {
+      // Nobody knows whether it will.
+      const bool is_replaced = has_survivors && IsFresh(rank.assignment(), job.view.generation());
+      if (!is_replaced) return false;
     } else if (rank.state() == v1::RANK_STATE_EXITED && ExitedCleanly(rank.exit())) {
       // It has finished: nobody can say what a rank in its place should do.
       return false;
     }
   }
   return any;
+}
+
+bool StandsStillWhenAsked(const Job& job) {
+  return TakesGenerations(job) &&
+         std::none_of(job.view.ranks().begin(), job.view.ranks().end(),
+                      [&](const auto& rank) { return IsComing(job, rank); });
 }
 
 StandingStill CountStandingStill(const Job& job) {
@@ -108,7 +125,7 @@ std::optional<NextGeneration> Continuation::Plan(Job& job) {
     std::vector<v1::RankStatus>& ranks = next.survivors[placed.node_id];
     for (int i = 0; i < member->rank_count; ++i) {
       ranks.push_back(job.view.ranks(member->first_rank + i));
-      next.living += ranks.back().state() == v1::RANK_STATE_RUNNING;
+      next.living += LivesOn(ranks.back());
     }
   }
   if (next.living == 0) return std::nullopt;

@@ -29,8 +29,13 @@ struct NextGeneration {
 
 // Whether processes of earlier generations live on in the current one.
 bool HasSurvivors(const Job& job);
-// Whether every rank that runs takes another generation in process.
+// Whether the rank's process takes another generation.
+bool LivesOn(const v1::RankStatus& rank);
+// Whether the ranks that run take another generation in process. Beside survivors, a process that
+// was started for this generation and has not come so far is replaced.
 bool TakesGenerations(const Job& job);
+// Whether every rank can be asked to stand still.
+bool StandsStillWhenAsked(const Job& job);
 // How many ranks run, and how many of them stand still for the next generation.
 struct StandingStill {
   int still = 0;

@@ -89,8 +89,8 @@ void Generations::Begin(Job& job, const Placement& placement, const SurvivingRan
   for (const Member& member : job.members) commands_.Prepare(job, member);
 }
 
-// One host and its ranks. Those of `survivors` that run keep their processes and GPUs; those that
-// do not are started anew with the same GPUs.
+// One host and its ranks. Those of `survivors` that live on keep their processes and GPUs; the
+// others are started anew with the same GPUs.
 void Generations::AddMember(Job& job, const PlacedNode& placed,
                             const std::vector<v1::RankStatus>* survivors, v1::World* world) {
   Node& node = *nodes_.Find(placed.node_id);
@@ -120,7 +120,7 @@ void Generations::AddMember(Job& job, const PlacedNode& placed,
     rank.set_process_generation(job.view.generation());
     rank.set_process_rank(rank.rank());
     status.set_state(v1::RANK_STATE_ASSIGNED);
-    if (survivors != nullptr && (*survivors)[local].state() == v1::RANK_STATE_RUNNING) {
+    if (survivors != nullptr && LivesOn((*survivors)[local])) {
       const v1::RankStatus& before = (*survivors)[local];
       rank.set_process_generation(before.assignment().process_generation());
       rank.set_process_rank(before.assignment().process_rank());

@@ -17,7 +17,7 @@ void Generations::SurvivorsWait(Job& job, bool asked, const std::string& reason)
 }
 
 bool Generations::AskToQuiesce(Job& job, const std::string& reason, bool save) {
-  if (job.view.state() != v1::JOB_STATE_RUNNING || !TakesGenerations(job)) return false;
+  if (job.view.state() != v1::JOB_STATE_RUNNING || !StandsStillWhenAsked(job)) return false;
   job.record.set_save_asked(save);
   job.quiesced.clear();
   SurvivorsWait(job, /*asked=*/true, reason);

@@ -32,6 +32,16 @@ int RankOf(const Job& job, const Member& member, const v1::RankExit& exit) {
   return -1;
 }
 
+// A process that was to live on after a failure, and dies before it has come to the next
+// generation.
+bool DiesOfTheLastFailure(const Job& job, int rank) {
+  if (!job.view.has_failure()) return false;
+  if (job.view.failure().generation() + 1 != job.view.generation()) return false;
+  if (job.view.state() == v1::JOB_STATE_RENDEZVOUS) return true;
+  const v1::RankStatus& status = job.view.ranks(rank);
+  return !IsFresh(status.assignment(), job.view.generation()) && !status.joined();
+}
+
 // The rest of a sentence on a worker that has stopped its ranks.
 std::string WhyStopped(const v1::RankExit& exit) {
   if (exit.orphaned()) return ": it had lost its coordinator";
@@ -56,8 +66,10 @@ void Generations::OnRankExit(Node& node, const v1::Fence& fence, const v1::RankE
   if (job == nullptr) return;
   const int rank = RankOf(*job, *member, exit);
   if (rank < 0) {
-    context_.Warn(fmt::format("RankExit of {}: rank {} of job {} does not live there",
-                              node.record.name(), exit.rank(), job->id()));
+    // A process that was replaced has ended as it was told to.
+    if (!earlier)
+      context_.Warn(fmt::format("RankExit of {}: rank {} of job {} does not live there",
+                                node.record.name(), exit.rank(), job->id()));
     return;
   }
   v1::RankExit current = exit;
@@ -137,9 +149,7 @@ std::string Generations::Unheard(const Job& job) const {
 void Generations::RecordFailure(Job& job, v1::FailureCause cause, const std::string& message,
                                 const Node* node, const v1::RankExit* exit) {
   v1::Failure& failure = *job.view.mutable_failure();
-  // A process that dies while the generation after a failure is being prepared dies of that one.
-  const bool follows = exit != nullptr && job.view.state() == v1::JOB_STATE_RENDEZVOUS &&
-                       job.view.has_failure() && failure.generation() + 1 == job.view.generation();
+  const bool follows = exit != nullptr && DiesOfTheLastFailure(job, exit->rank());
   failure.Clear();
   failure.set_cause(cause);
   failure.set_message(message);

@@ -244,6 +244,7 @@ TEST_F(DaemonGenerationsTest, AProcessThatHasEndedCannotLiveOn) {
 TEST_F(DaemonGenerationsTest, TheEndOfAProcessThatWasToLiveOnIsToldOfBothGenerations) {
   RunTwo();
   EXPECT_TRUE(Prepare(PrepareSwapped(), 2).ok());
+  EXPECT_EQ(AwaitRankExit().rank(), 1) << "it has no place in generation 2";
   End("go0.1");
   std::vector<std::pair<uint64_t, int>> told;
   for (int i = 0; i < 2; ++i) {
@@ -331,16 +332,23 @@ TEST_F(DaemonGenerationsTest, AProcessWithoutAPlaceIsStopped) {
   RunTwo();
   grpc::ClientContext context;
   const auto watch = WatchAs(&context, 1, 1);
+  v1::OpenSessionResponse news;
+  news.mutable_peer_news()->add_lost()->set_rank(9);
+  coordinator_->Send(news, kJob, 1);
+  v1::WatchGenerationResponse event;
+  ASSERT_TRUE(watch->Read(&event)) << "the watch has begun";
   v1::Prepare one = PrepareFor(kUntilGo, 1);
   one.mutable_ranks(0)->set_process_generation(1);
   one.mutable_ranks(0)->set_process_rank(0);
   EXPECT_TRUE(Prepare(one, 2).ok());
-  EXPECT_EQ(Start(2).at(0), pids_.at(0));
-  v1::WatchGenerationResponse event;
+  EXPECT_NE(::kill(static_cast<pid_t>(pids_.at(1)), 0), 0) << "it is gone before the answer";
   ASSERT_TRUE(watch->Read(&event));
   EXPECT_TRUE(event.stopping());
   EXPECT_THAT(event.reason(), HasSubstr("generation 2 of this job goes on without this rank"));
-  EXPECT_TRUE(AwaitGone(static_cast<pid_t>(pids_.at(1))));
+  const v1::RankExit exit = AwaitRankExit();
+  EXPECT_EQ(exit.rank(), 1);
+  EXPECT_TRUE(exit.teardown());
+  EXPECT_EQ(Start(2).at(0), pids_.at(0));
   EXPECT_EQ(::kill(static_cast<pid_t>(pids_.at(0)), 0), 0);
 }
 

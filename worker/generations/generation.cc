@@ -12,6 +12,13 @@
 #include "worker/supervisor/report.h"
 
 namespace meshrun::worker {
+namespace {
+
+std::string GoesOnWithout(uint64_t next) {
+  return fmt::format("generation {} of this job goes on without this rank", next);
+}
+
+}  // namespace
 
 template <typename Call>
 void Generation::TellAll(const Call& call) {
@@ -90,6 +97,14 @@ void Generation::TellQuiesce(const v1::Quiesce& quiesce) {
   TellAll([&](GenerationWatcher& watcher, int) { watcher.OnQuiesce(quiesce); });
 }
 
+void Generation::TellLeftOut(const std::vector<ProcessName>& processes, uint64_t next) {
+  TellAll([&](GenerationWatcher& watcher, int rank) {
+    const v1::RankAssignment* const place = FindRank(rank);
+    if (place != nullptr && std::ranges::count(processes, NameOf(*place, fence().generation())))
+      watcher.OnStopping(GoesOnWithout(next));
+  });
+}
+
 void Generation::HandOver(const Generation& next, const std::string& node_name) {
   const uint64_t generation = fence().generation();
   TellAll([&](GenerationWatcher& watcher, int rank) {
@@ -98,8 +113,7 @@ void Generation::HandOver(const Generation& next, const std::string& node_name) 
     if (later) {
       watcher.OnNewGeneration(next.PlaceOf(*later, node_name));
     } else {
-      watcher.OnStopping(fmt::format("generation {} of this job goes on without this rank",
-                                     next.fence().generation()));
+      watcher.OnStopping(GoesOnWithout(next.fence().generation()));
       watcher.OnEnded();
     }
   });

@@ -48,6 +48,8 @@ class Generation {
   void Tell(const v1::PeerNews& told);
   void AskForFlightRecords(uint64_t request);
   void TellQuiesce(const v1::Quiesce& quiesce);
+  // Those of its ranks whose processes `next` leaves out are about to be stopped.
+  void TellLeftOut(const std::vector<ProcessName>& processes, uint64_t next);
   // The generation is over for its ranks, which live on in `next`, or are stopped.
   void HandOver(const Generation& next, const std::string& node_name);
   // No process is left.

@@ -189,6 +189,8 @@ class Generations {
   void Start(const Key& key, const v1::Start& start);
   // The earlier generations of the same processes are over.
   void Supersede(const Key& key);
+  // Stops the running ones that the current generation has no ranks for.
+  void StopLeftOut(RankProcesses& processes);
   void PrepareDeferred(const std::string& job_id);
   // The socket stays while any generation of the job is here.
   absl::Status OpenAgentSocket(const std::string& job_id);

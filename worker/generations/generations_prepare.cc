@@ -25,8 +25,20 @@ std::string AgentSocketPath(const StateDir& state_dir, const std::string& job_id
   return state_dir.JobDirectory(job_id) + "/agent.sock";
 }
 
+// For a process that is replaced before it has come to its work.
+constexpr std::chrono::seconds kReplacedGrace(5);
+
 bool LivesOn(const v1::RankAssignment& rank, const v1::Fence& fence) {
   return NameOf(rank, fence.generation()).generation < fence.generation();
+}
+
+// Processes that run, and that the generation has no rank for.
+std::vector<ProcessName> LeftOut(const RankProcesses& processes, const v1::Fence& fence,
+                                 const v1::Prepare& prepare) {
+  std::vector<ProcessName> running = processes.Running();
+  for (const v1::RankAssignment& rank : prepare.ranks())
+    std::erase(running, NameOf(rank, fence.generation()));
+  return running;
 }
 
 }  // namespace
@@ -67,7 +79,7 @@ void Generations::Prepare(const v1::Fence& fence, const v1::Prepare& prepare) {
 
 void Generations::PrepareDeferred(const std::string& job_id) {
   const auto waits = deferred_.find(job_id);
-  if (waits == deferred_.end() || LiveProcesses(job_id)) return;
+  if (waits == deferred_.end()) return;
   const Deferred deferred = std::move(waits->second);
   deferred_.erase(waits);
   Prepare(deferred.fence, deferred.prepare);
@@ -203,6 +215,18 @@ absl::Status Generations::Continue(const v1::Fence& fence, const v1::Prepare& pr
   const Key key = {fence.job_id(), fence.generation()};
   MESHRUN_ASSIGN_OR_RETURN(const std::shared_ptr<RankProcesses> processes,
                            FindContinuing(fence, prepare));
+  if (const auto left_out = LeftOut(*processes, fence, prepare); !left_out.empty()) {
+    // Nor do two processes of one rank.
+    deferred_[key.first] = {fence, prepare};
+    auto grace = std::chrono::nanoseconds(kReplacedGrace);
+    for (const Key& each : KeysOf(*processes)) {
+      Generation& generation = *Find(each)->generation;
+      generation.TellLeftOut(left_out, key.second);
+      grace = std::min(grace, generation.kill_grace());
+    }
+    processes->StopAlone(left_out, grace);
+    return absl::OkStatus();
+  }
   // A lower generation that was prepared and has not started never will.
   for (const Key& lower : KeysOf(*processes)) {
     if (!Find(lower)->generation->started()) Drop(lower);
@@ -365,12 +389,18 @@ void Generations::Supersede(const Key& key) {
     Find(earlier)->generation->HandOver(generation, host_.facts.node_name);
     Drop(earlier);
   }
-  if (!follows) return;
+  if (follows) StopLeftOut(*processes);
+}
+
+void Generations::StopLeftOut(RankProcesses& processes) {
+  const Entry* const current = Current(processes);
+  if (current == nullptr) return;
+  const Generation& generation = *current->generation;
   std::vector<ProcessName> left_out;
-  for (const ProcessName& name : processes->Running()) {
+  for (const ProcessName& name : processes.Running()) {
     if (!generation.RankOf(name)) left_out.push_back(name);
   }
-  processes->StopAlone(left_out, generation.kill_grace());
+  processes.StopAlone(left_out, generation.kill_grace());
 }
 
 }  // namespace meshrun::worker

@@ -57,8 +57,12 @@ void Generations::OnUnready(RankProcesses& processes, const v1::ProgramFound& wh
 }
 
 void Generations::OnStarted(RankProcesses& processes, uint64_t generation) {
-  const Entry* const entry = Find({processes.job_id(), generation});
-  if (entry != nullptr) SendStarted({processes.job_id(), generation});
+  if (Find({processes.job_id(), generation}) != nullptr) {
+    SendStarted({processes.job_id(), generation});
+  } else {
+    // Another generation has followed meanwhile.
+    StopLeftOut(processes);
+  }
 }
 
 void Generations::SendStarted(const Key& key) {
@@ -90,6 +94,8 @@ void Generations::OnExit(RankProcesses& processes, const ProcessName& name,
     SendExit(key, now);
   }
   handler_.on_rank_ended(job_id, name.generation, name.rank);
+  // Not from within the processes' own call.
+  if (deferred_.contains(job_id)) host_.loop.Post([this, job_id] { PrepareDeferred(job_id); });
 }
 
 void Generations::OnProgress(RankProcesses& processes, const ProcessName& name,

@@ -26,6 +26,8 @@ READ_SHARE = 0.5
 # State of a whole model in MB (parameters and two moments), and the seconds that it may take on three ranks.
 WHOLE_MB, WHOLE_SECONDS, WHOLE_RANKS = 900, 3.0, 3
 QUICK_MB = 90
+# Pairs of ranks that are killed, and at most so many seconds lie between the two: about what a process takes to start.
+PAIR_KILLS, PAIR_APART = 15, 1.5
 SNAPSHOTS = r"keeps snapshots every (\d+) steps in memory: at most ([\d.]+ \w+) on a rank"
 
 
@@ -242,6 +244,60 @@ class Whole:
                 f"done after {step:.2f} s"), seconds
 
 
+class Pair:
+    """A training of a whole model on one host, two of whose four ranks are killed so many seconds apart: the second may still be in the
+    first's world, on its way to the next one, or there, where the first one's successor has just begun."""
+
+    STEPS, PACE, RANKS = 60, 50, 4
+
+    def __init__(self, cluster, apart):
+        self.apart = apart
+        self.training = Training(cluster, f"pair-{apart:.2f}", ["--nodes", 1, "--nproc", self.RANKS], "--model", "whole",
+                                 "--megabytes", 3, "--steps", self.STEPS, "--pace-ms", self.PACE)
+
+    def kill(self):
+        self.training.await_steps(0, 2, 120)
+        *_, self.places = self.training.newest()
+        self.victims = [self.places[rank]["pid"] for rank in (1, 2)]
+        self.done = min(map(len, self.training.steps(1).values()))
+        kill(self.victims[0])
+        time.sleep(self.apart)
+        kill(self.victims[1])
+
+    def end(self):
+        """The restarts that were charged."""
+        training = self.training
+
+        def goes_on():
+            _, last, places = training.newest()
+            return not {place["pid"] for place in places.values()} & set(self.victims) and len(training.steps(last)) == self.RANKS
+        try:
+            _wait(goes_on, 60, f"{training.name} goes on")
+        except Short as error:
+            training.fail(error)
+        training.hurry.touch()
+        await_success(training.cluster, training.job, training.name)
+        _, last, places = training.newest()
+        lives = [rank for rank in sorted(places) if places[rank]["pid"] == self.places[rank]["pid"]]
+        check(lives == [0, 3], f"{training.name}: the processes were {self.places}, and then {places}")
+        after = {place["done"] for place in places.values()}
+        check(len(after) == 1 and min(after) >= self.done, f"{training.name}: {self.done} steps were done, and the ranks went on after {after}")
+        apart = max(entry["apart"] for entry in training.journal(what="end", generation=last))
+        check(apart <= 1e-6, f"{training.name}: an element is {apart:.1e} from what {self.STEPS} steps make of it (target 1e-6)")
+        return int(training.cluster.job(training.job).get("restartsCharged", 0))
+
+
+def _kill_pairs(cluster, gaps):
+    """The figure of one training after the other."""
+    charged = []
+    for apart in gaps:
+        pair = Pair(cluster, apart)
+        pair.kill()
+        charged.append(pair.end())
+    return (f"two of 4 ranks killed, {min(gaps):g} to {max(gaps):.2g} s apart: {len(charged)} times the other two kept their processes and "
+            f"the model, {sum(charged)} restarts charged")
+
+
 def _cluster(site, hosts):
     """Room for all trainings on each host; none is put aside for what is killed there."""
     cluster = Cluster(site, coordinator_flags=["--quarantine-after", 0])
@@ -272,13 +328,14 @@ def _quick(site):
     large.kill()
     undisturbed.end()
     figure, _ = large.end()
+    pairs = _kill_pairs(cluster, [0.0])
     shrinking = ["--nodes", "1:2", "--nproc", 2, "--grow", "never", "--exclude", "n3"]
     trainings = Trainings(cluster, "killed", site.directory, lambda model: shrinking if model == "fno" else PAIRS)
     trainings.kill_ranks(dice)
     _add_spare(cluster, "n3")
     trainings.kill_host("n2")
-    return passed("; ".join([*trainings.compared(undisturbed, shrunk=["fno"]), figure]),
-                  left_out=f"{KILLS} killed ranks and each loss of a host under each model, 0.9 GB of a whole model")
+    return passed("; ".join([*trainings.compared(undisturbed, shrunk=["fno"]), figure, pairs]),
+                  left_out=f"{KILLS} killed ranks and each loss of a host under each model, 0.9 GB of a whole model, {PAIR_KILLS} pairs")
 
 
 def _soak(site):
@@ -311,7 +368,8 @@ def _soak(site):
         large = Whole(cluster, WHOLE_MB)
         large.kill()
         figure, seconds = large.end()
-    text = "; ".join([*figures, figure])
+        pairs = _kill_pairs(cluster, [0.0, *(dice.uniform(0, PAIR_APART) for _ in range(PAIR_KILLS - 1))])
+    text = "; ".join([*figures, figure, pairs])
     return passed(text) if seconds <= WHOLE_SECONDS else slow(text, f"{WHOLE_SECONDS:g} s for {WHOLE_MB / 1000:g} GB")
 
 

@@ -357,7 +357,7 @@ v1::RunningGeneration Host::Describe(const GenerationKey& key, const Run& run) c
       running.add_running_ranks(process.rank);
       if (process.joined) {
         running.mutable_joined()->add_ranks(process.rank);
-        if (world_.works[process.work].in_process) {
+        if (process.announced) {
           running.mutable_joined()->add_in_process(process.rank);
         }
       }

@@ -39,6 +39,8 @@ struct RankProcess {
   // Name of the job's work, in World::works.
   std::string work;
   bool joined = false;
+  // It has said that it takes another generation: it has met the others once.
+  bool announced = false;
   // The barrier that it has reported to be blocked in; 0: none.
   uint64_t waits_in = 0;
   bool stop_sent = false;
@@ -98,6 +100,7 @@ class Host {
   void Exit(uint64_t process, int code, int signal);
   void Report(const RankProcess& process, int64_t step);
   void Join(RankProcess& process);
+  void Announce(RankProcess& process);
   void ReportQuiesced(const RankProcess& process, int64_t step);
   // It has been blocked for a while in the barrier of all ranks that is its so-many-th.
   void ReportWait(const RankProcess& process, uint64_t barrier);
@@ -177,7 +180,9 @@ class Host {
   void EndWhenQuiet();
   Runs::iterator Newest(const std::string& job_id);
   // Whether a process of the job is left, from this generation or an earlier one.
-  bool HasProcesses(const GenerationKey& upto, bool only_exited = false) const;
+  bool HasProcesses(const GenerationKey& upto) const;
+  // Whether the process lives on in the run.
+  static bool HasSeat(const Run& run, const RankProcess& process);
 
   // --- supervisors ---
   void StopProcess(RankProcess& process, nanoseconds grace);

@@ -19,11 +19,17 @@ Host::Runs::iterator Host::Newest(const std::string& job_id) {
   return it;
 }
 
-bool Host::HasProcesses(const GenerationKey& upto, bool only_exited) const {
+bool Host::HasProcesses(const GenerationKey& upto) const {
   return std::any_of(processes_.begin(), processes_.end(), [&](const auto& entry) {
     const RankProcess& process = entry.second;
-    return process.job_id == upto.first && process.generation <= upto.second && !process.gone &&
-           (!only_exited || process.exited);
+    return process.job_id == upto.first && process.generation <= upto.second && !process.gone;
+  });
+}
+
+bool Host::HasSeat(const Run& run, const RankProcess& process) {
+  return std::any_of(run.seats.begin(), run.seats.end(), [&](const auto& entry) {
+    return entry.second.process_generation() == process.process_generation &&
+           entry.second.process_rank() == process.process_rank;
   });
 }
 
@@ -86,6 +92,12 @@ void Host::Prepare(const v1::OpenSessionResponse& message) {
     run.seats[seat.rank()] = seat;
     run.kept |= !IsFresh(seat, key.second);
   }
+  // A process that has not come so far is replaced.
+  for (auto& [number, process] : processes_) {
+    if (run.kept && process.job_id == key.first && !HasSeat(run, process)) {
+      StopProcess(process, std::min<nanoseconds>(run.kill_grace, seconds(5)));
+    }
+  }
   Ping();
   WatchDaemon();
   Later(world_.random.Between(milliseconds(1), milliseconds(40)),
@@ -96,7 +108,12 @@ void Host::Prepare(const v1::OpenSessionResponse& message) {
 void Host::AnswerWhenReady(const GenerationKey& key) {
   const auto it = runs_.find(key);
   if (it == runs_.end() || it->second.prepared) return;
-  if (HasProcesses({key.first, key.second - 1}, /*only_exited=*/it->second.kept)) {
+  const auto is_in_the_way = [&](const auto& entry) {
+    const RankProcess& process = entry.second;
+    return process.job_id == key.first && process.generation < key.second && !process.gone &&
+           (process.exited || !HasSeat(it->second, process));
+  };
+  if (std::any_of(processes_.begin(), processes_.end(), is_in_the_way)) {
     Later(milliseconds(50), [this, key] { AnswerWhenReady(key); });
     return;
   }
@@ -268,10 +285,15 @@ void Host::Join(RankProcess& process) {
   process.joined = true;
   v1::OpenSessionRequest message;
   message.mutable_ranks_joined()->add_ranks(process.rank);
-  if (world_.works[process.work].in_process) {
+  if (process.announced) {
     message.mutable_ranks_joined()->add_in_process(process.rank);
   }
   Say(process.key(), std::move(message));
+}
+
+void Host::Announce(RankProcess& process) {
+  if (!world_.works[process.work].in_process || std::exchange(process.announced, true)) return;
+  Join(process);
 }
 
 void Host::ReportQuiesced(const RankProcess& process, int64_t step) {

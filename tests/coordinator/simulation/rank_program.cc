@@ -41,7 +41,10 @@ void RankProgram::BeginGeneration() {
   if (kept && world_.random.OneIn(40)) return;
   After(world_.random.Between(milliseconds(5), milliseconds(400)), [this] {
     host_.Join(*self());
-    Enter("start", 1, [this] { FindCheckpoint(); });
+    Enter("start", 1, [this] {
+      host_.Announce(*self());
+      FindCheckpoint();
+    });
   });
 }
 
@@ -102,7 +105,7 @@ void RankProgram::Call(Made make, std::function<void(const MessagePtr&)> done,
 // once, and most are told before they do.
 void RankProgram::GiveUp() {
   if (std::exchange(self()->waits_in, 0) > 0) host_.WithdrawWait(*self());
-  if (Work().in_process) {
+  if (self()->announced) {
     quiet_ = true;
     if (quiesce_) host_.ReportQuiesced(*self(), step_);
     After(kGenerationTimeout, [this] { host_.Exit(process_, /*code=*/1, /*signal=*/0); });

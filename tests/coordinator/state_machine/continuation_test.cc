@@ -46,8 +46,20 @@ TEST(ContinuationValuesTest, RanksGoOnIfAllThatRunCanAndNoneHasFinished) {
     status.set_in_process(true);
   }
   EXPECT_TRUE(TakesGenerations(job));
+  EXPECT_TRUE(StandsStillWhenAsked(job));
   job.view.mutable_ranks(2)->set_in_process(false);
   EXPECT_FALSE(TakesGenerations(job)) << "rank 2 cannot";
+  job.view.mutable_ranks(0)->mutable_assignment()->set_process_generation(1);
+  EXPECT_TRUE(TakesGenerations(job)) << "rank 0 lives on, and rank 2 has not come so far";
+  EXPECT_FALSE(StandsStillWhenAsked(job)) << "rank 2 cannot be asked";
+  job.view.mutable_ranks(2)->set_state(v1::RANK_STATE_ASSIGNED);
+  EXPECT_TRUE(TakesGenerations(job)) << "rank 2 is being started";
+  EXPECT_FALSE(StandsStillWhenAsked(job));
+  job.view.mutable_ranks(2)->set_state(v1::RANK_STATE_RUNNING);
+  job.view.mutable_ranks(2)->mutable_assignment()->set_process_generation(1);
+  EXPECT_FALSE(TakesGenerations(job)) << "rank 2 lives on, and cannot any more";
+  job.view.mutable_ranks(2)->mutable_assignment()->clear_process_generation();
+  job.view.mutable_ranks(0)->mutable_assignment()->clear_process_generation();
   job.view.mutable_ranks(2)->set_state(v1::RANK_STATE_EXITED);
   EXPECT_FALSE(TakesGenerations(job)) << "rank 2 has finished";
   job.view.mutable_ranks(2)->mutable_exit()->set_exit_code(1);
@@ -327,6 +339,34 @@ TEST_F(ContinuationTest, ASecondDeathDuringTheChangeLeadsToOneMoreGeneration) {
   EXPECT_EQ(h.job(id).generation(), 3u);
   EXPECT_EQ(h.job(id).world_size(), 2u);
   EXPECT_EQ(h.job(id).ranks(0).assignment().process_generation(), 1u);
+}
+
+TEST_F(ContinuationTest, ASecondDeathBeforeANewProcessHasComeLeavesTheOthersTheirMemory) {
+  FakeWorker& first = Add("node1");
+  FakeWorker& second = Add("node2");
+  const std::string id = Run(Elastic(2, 2, 2));
+  second.in_process = false;  // what starts here now has not come so far
+  second.joins = false;
+  h.Say(second, second.Exit(id, 3, 0, SIGKILL));
+  ASSERT_EQ(h.state(id), v1::JOB_STATE_RUNNING) << h.job(id).reason();
+  ASSERT_EQ(h.job(id).generation(), 2u);
+  h.Say(second, second.Exit(id, 2, 0, SIGKILL));
+  EXPECT_EQ(h.state(id), v1::JOB_STATE_RUNNING) << h.job(id).reason();
+  EXPECT_EQ(h.job(id).generation(), 3u);
+  EXPECT_EQ(h.job(id).ranks(0).assignment().process_generation(), 1u);
+  EXPECT_EQ(h.job(id).ranks(1).assignment().process_generation(), 1u);
+  EXPECT_EQ(h.job(id).ranks(2).assignment().process_generation(), 3u);
+  EXPECT_EQ(h.job(id).ranks(3).assignment().process_generation(), 3u) << "it is replaced";
+  EXPECT_EQ(Count(first, &v1::OpenSessionResponse::has_stop), 0);
+  EXPECT_EQ(h.job(id).restarts_charged(), 1u) << "both died of the same";
+  // A new process that fails is charged each time, and so is one that had joined.
+  h.Say(second, second.Exit(id, 3, 1));
+  EXPECT_EQ(h.job(id).restarts_charged(), 2u);
+  EXPECT_EQ(h.job(id).generation(), 4u);
+  h.Say(first, first.Exit(id, 0, 0, SIGKILL));
+  EXPECT_EQ(h.job(id).restarts_charged(), 3u);
+  EXPECT_EQ(h.job(id).generation(), 5u);
+  EXPECT_EQ(h.job(id).ranks(1).assignment().process_generation(), 1u);
 }
 
 TEST_F(ContinuationTest, ARankThatDoesNotJoinIsHungAndAllAreStartedAnew) {
