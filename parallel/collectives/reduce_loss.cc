@@ -8,21 +8,10 @@
 #include "parallel/collectives/call/pieces.h"
 #include "parallel/comm/interface/call_scope.h"
 #include "parallel/manager/distributed_manager.h"
+#include "parallel/manager/number_device.h"
 #include "torch/csrc/distributed/c10d/ProcessGroup.hpp"
 
 namespace meshrun {
-namespace {
-
-// The CPU where the group has a backend for it: a number need not go to a GPU and back.
-c10::Device device_for(c10d::ProcessGroup& group) {
-  const std::vector<c10::Device> devices = group.getDeviceTypes();
-  for (const c10::Device device : devices) {
-    if (device.is_cpu()) return device;
-  }
-  return DistributedManager::get().device();
-}
-
-}  // namespace
 
 std::optional<double> reduce_loss(double loss, IntArgument dst_rank, BoolArgument mean,
                                   const GroupArgument& group_argument) {
@@ -31,7 +20,7 @@ std::optional<double> reduce_loss(double loss, IntArgument dst_rank, BoolArgumen
   check_collectives_allowed([] { return "reduce_loss"; });
   const detail::ProcessGroupPtr group = group_argument.get();
   const int size = group->getSize();
-  const c10::Device device = device_for(*group);
+  const c10::Device device = number_device(*group);
   const std::string problem = check_rank("dst_rank", dst_rank, size);
   if (!problem.empty()) detail::raise_on_all_ranks(group, device.type(), problem);
   std::vector<at::Tensor> tensors = {at::full({1}, loss, at::device(device).dtype(at::kDouble))};

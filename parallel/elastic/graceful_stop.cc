@@ -12,20 +12,9 @@
 #include "parallel/comm/interface/call_scope.h"
 #include "parallel/elastic/stop_signal.h"
 #include "parallel/manager/distributed_manager.h"
+#include "parallel/manager/number_device.h"
 
 namespace meshrun {
-namespace {
-
-// On a device that the group has a backend for.
-c10::Device device_of(c10d::ProcessGroup& group) {
-  const auto types = group.getDeviceTypes();
-  for (const c10::Device type : types) {
-    if (type.is_cpu()) return type;
-  }
-  return DistributedManager::get().device();
-}
-
-}  // namespace
 
 GracefulStop::GracefulStop() {
   catch_stop_signals();
@@ -40,8 +29,8 @@ bool GracefulStop::agreed(const GroupArgument& group) {
   const CallScope scope("GracefulStop::agreed");
   check_collectives_allowed([] { return "GracefulStop::agreed()"; });
   const GroupArgument::Handle ranks = group.get();
-  const at::Tensor asked =
-      at::full({1}, stop_requested() ? 1 : 0, at::TensorOptions(device_of(*ranks)).dtype(at::kInt));
+  const at::Tensor asked = at::full({1}, stop_requested() ? 1 : 0,
+                                    at::TensorOptions(number_device(*ranks)).dtype(at::kInt));
   detail::all_reduce(ranks, asked, c10d::ReduceOp::MAX).wait();
   if (asked.item<int>() == 0) return false;
   stop_together();
