@@ -88,24 +88,29 @@ Training::Training(ElasticContext& elastic, const TrainingOptions& options,
   is_from_memory_ = before.has_value();
   if (before) {
     result_.first_step = *before;
-  } else if (checkpoints_ && options.resume) {
-    const auto found = checkpoints_->load(network, optimizer);
-    if (found) {
-      result_.first_step = found->step;
-      const auto loss = found->sampler.find(kLastLoss);
-      // Absent in checkpoints of other steps, and of earlier versions.
-      if (loss != found->sampler.end()) result_.loss = loss_in(loss->second);
-    }
-    say(found ? "goes on after step " + std::to_string(found->step) +
-                    ", as in the newest "
-                    "checkpoint in " +
-                    options.checkpoint_dir
-              : "begins with step 0: there is no checkpoint in " + options.checkpoint_dir);
-  } else if (checkpoints_ && is_restarted()) {
-    say("begins with step 0 again: without --resume the checkpoints in " + options.checkpoint_dir +
-        " are not read");
+  } else if (checkpoints_) {
+    load();
   }
   result_.steps = result_.first_step;
+}
+
+void Training::load() {
+  const std::string& directory = options_.checkpoint_dir;
+  const bool has_own = is_restarted() && checkpoints_->has_committed();
+  if (!has_own && !options_.resume) {
+    if (!is_restarted()) return;
+    say("begins with step 0 again: this job has no checkpoint in " + directory +
+        " yet, and without --resume those of other jobs are not read");
+    return;
+  }
+  const auto found = checkpoints_->load(network_, optimizer_);
+  if (!found) return say("begins with step 0: there is no checkpoint in " + directory);
+  result_.first_step = found->step;
+  const auto loss = found->sampler.find(kLastLoss);
+  // Absent in checkpoints of other steps, and of earlier versions.
+  if (loss != found->sampler.end()) result_.loss = loss_in(loss->second);
+  say("goes on after step " + std::to_string(found->step) + ", as in the newest checkpoint " +
+      (has_own ? "of this job in " : "in ") + directory);
 }
 
 TrainingResult Training::run(const std::function<at::Tensor(int64_t step)>& loss_of,

@@ -24,8 +24,9 @@
 namespace meshrun::jobs {
 
 struct TrainingResult {
-  int64_t first_step = 0;  // above 0 after --resume, and in a world that follows another one
-  int64_t steps = 0;       // done in all
+  // Above 0 where a checkpoint was read, and in a world that follows another one.
+  int64_t first_step = 0;
+  int64_t steps = 0;  // done in all
   // That of the last step, as it was shown. Also after a run that has taken no step, because a
   // memory or a checkpoint of the last step tells it; absent in checkpoints of earlier versions.
   std::optional<double> loss;
@@ -50,8 +51,8 @@ struct ShownLoss {
 class Training {
  public:
   // In a world that follows another one, `network` and `optimizer` get the state of the rank that
-  // had done most steps there. Otherwise, with --resume, they get the state of the newest
-  // checkpoint.
+  // had done most steps there. Otherwise they get the state of the newest checkpoint, with --resume
+  // or where this job has written one before it was started again.
   // `identity`: the flags, besides --steps, --seed and --lr, that a run which goes on from a
   // checkpoint must share with the one that wrote it. The arguments must outlive this. Raises
   // CheckpointError.
@@ -74,6 +75,8 @@ class Training {
       });
 
  private:
+  // Reads the checkpoint to go on from, if there is one, and says on rank 0 which it is.
+  void load();
   // Computes the gradients of the next step, and sets its learning rate. Returns this rank's loss.
   at::Tensor gradients(const std::function<at::Tensor(int64_t step)>& loss_of);
   // Ends the step.

@@ -49,7 +49,9 @@ void add_outputs(CLI::App& app, TrainingOptions& options) {
   app.add_option("--snapshot-every", options.snapshot_every,
                  "Steps between snapshots in memory of a state that ranks hold in pieces; 0: none")
       ->check(CLI::Range(int64_t{0}, kMany));
-  app.add_flag("--resume", options.resume, "Go on from the newest checkpoint, if there is one");
+  app.add_flag("--resume", options.resume,
+               "Go on from the newest checkpoint, of any job; after a restart a job goes on from "
+               "its own without it");
   app.add_option("--report", options.report, "Final report, JSON; empty: none")
       ->check(check_directory);
   app.add_option("--png", options.png, "Picture of truth, prediction and error; empty: none")

@@ -26,6 +26,7 @@
 #include "parallel/checkpoint/stored_contents.h"
 #include "parallel/checkpoint/tensor_file.h"
 #include "parallel/comm/interface/call_scope.h"
+#include "parallel/manager/number_device.h"
 #include "parallel/nn/optimizer_state.h"
 
 namespace meshrun {
@@ -67,8 +68,13 @@ void raise(Outcome outcome, const std::string& problem) {
   if (outcome == Outcome::kFile) throw CheckpointFileError(problem);
 }
 
-// Collective: what one rank has met is raised on all.
-void raise_together(c10d::ProcessGroup& group, c10::Device device, const Result& own) {
+// Collective: runs a rank's part, which may take as long as a disk does. What one rank has met is
+// raised on all. `remedy`: what to do about damage, as the end of a sentence.
+void do_patiently(c10d::ProcessGroup& group, c10::Device device, const std::function<void()>& work,
+                  const std::string& remedy = "") {
+  Result own;
+  detail::run_patiently(group, device, [&] { own = guarded(work); });
+  if (own.outcome == Outcome::kDamaged) own.problem += remedy;
   const char kind = static_cast<char>('0' + static_cast<int>(own.outcome));
   const bool is_problem = own.outcome != Outcome::kDone;
   const std::string common = common_problem(group, device, is_problem ? kind + own.problem : "");
@@ -132,6 +138,17 @@ void CheckpointDirectory::wait() {
 
 bool CheckpointDirectory::is_writing() const { return writer_->is_writing(); }
 
+bool CheckpointDirectory::has_committed() const {
+  constexpr const char* kName = "CheckpointDirectory::has_committed";
+  const CallScope scope(kName);
+  check_collectives_allowed([&] { return std::string(kName) + "()"; });
+  const GroupArgument::Handle group = options_.group.get();
+  const c10::Device device = number_device(*group);
+  return detail::has_commit(*group, device, path_, [&](const std::function<void()>& part) {
+    do_patiently(*group, device, part);
+  });
+}
+
 std::optional<TrainingProgress> CheckpointDirectory::load(torch::nn::Module& module,
                                                           torch::optim::Optimizer& optimizer,
                                                           const KeptValues& kept) {
@@ -146,10 +163,7 @@ std::optional<TrainingProgress> CheckpointDirectory::load(torch::nn::Module& mod
   std::string remedy;
   // What is damaged is found before anything is changed.
   const auto together = [&](const std::function<void()>& work) {
-    Result result;
-    detail::run_patiently(*group, device, [&] { result = guarded(work); });
-    if (result.outcome == Outcome::kDamaged) result.problem += remedy;
-    raise_together(*group, device, result);
+    do_patiently(*group, device, work, remedy);
   };
   const auto newest = detail::find_newest(*group, device, path_, options_.former_file, together);
   if (!newest) return std::nullopt;

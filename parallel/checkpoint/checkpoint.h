@@ -149,6 +149,11 @@ class CheckpointDirectory {
   // Whether this rank still writes. Not collective.
   bool is_writing() const;
 
+  // Whether this job has committed a checkpoint here, in any of its generations: a job that was
+  // started again goes on from its own, and leaves alone what lay here before. The coordinator
+  // knows; outside meshrun: false.
+  bool has_committed() const;
+
   // Absent where the directory has no complete checkpoint: nothing is changed.
   std::optional<TrainingProgress> load(torch::nn::Module& module,
                                        torch::optim::Optimizer& optimizer,

@@ -138,6 +138,11 @@ std::string older_one_of(const std::vector<OfferedStep>& candidates) {
 
 }  // namespace
 
+bool has_commit(c10d::ProcessGroup& group, c10::Device device, const std::string& directory,
+                const Together& together) {
+  return newest_commit(group, device, directory, together).has_value();
+}
+
 std::optional<NewestStep> find_newest(c10d::ProcessGroup& group, c10::Device device,
                                       const std::string& directory, const std::string& former_file,
                                       const Together& together) {

@@ -24,6 +24,10 @@ struct NewestStep {
 // raised on all ranks.
 using Together = std::function<void(const std::function<void()>& part)>;
 
+// Whether the coordinator keeps a commit of this job in the directory. Collective over `group`.
+bool has_commit(c10d::ProcessGroup& group, c10::Device device, const std::string& directory,
+                const Together& together);
+
 // The checkpoint of the job's newest commit, else the one that was written last on any host;
 // absent: there is none. It has its own name afterwards wherever it lies. `former_file`: see
 // CheckpointOptions.

@@ -244,6 +244,10 @@ class Checkpoints {
     directory_.wait();
   }
   bool is_writing() const { return directory_.is_writing(); }
+  bool has_committed() const {
+    const py::gil_scoped_release unlocked;
+    return directory_.has_committed();
+  }
   std::optional<std::pair<int64_t, std::map<std::string, std::string>>> load(
       const Entries& entries, py::object states, const KeptValues* kept) {
     const auto module = mirror(entries);
@@ -345,6 +349,7 @@ void bind_elastic(py::module_& module) {
       .def("save", &Checkpoints::save)
       .def("wait", &Checkpoints::wait)
       .def("is_writing", &Checkpoints::is_writing)
+      .def("has_committed", &Checkpoints::has_committed)
       .def("load", &Checkpoints::load);
 }
 

@@ -244,6 +244,11 @@ class CheckpointDirectory:
         """Whether this rank still writes. Not collective."""
         return self._core.is_writing()
 
+    def has_committed(self) -> bool:
+        """Whether this job has committed a checkpoint here, before it was started again, say; the coordinator knows. Outside
+        meshrun: False."""
+        return self._core.has_committed()
+
     def load(self, module: torch.nn.Module, optimizer: torch.optim.Optimizer,
              kept: Optional[_Keeper] = None) -> Optional[TrainingProgress]:
         """The TrainingProgress of the newest complete checkpoint, which is then in module, optimizer and kept values; None

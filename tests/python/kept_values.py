@@ -270,6 +270,7 @@ def switches_that_are_off_come_back():
     one.state[model.weight]["mine"] = two.state[model.weight]["mine"] = 7
     with tempfile.TemporaryDirectory() as directory:
         CheckpointDirectory(directory).save(model, one, 1)
+        assert not CheckpointDirectory(directory).has_committed(), "without a coordinator"
         CheckpointDirectory(directory).load(model, two)
     assert two.param_groups[0]["maximize"] is False and two.state[model.weight]["mine"] == 7
 

@@ -1153,11 +1153,17 @@ const bool kRankZeroMoves = register_rank_function("rank_0_moves", [] {
     const Optimizer optimizer = make_optimizer(network);
     return CheckpointDirectory(run, options()).load(*network, *optimizer);
   };
+  const auto has_committed = [&] { return CheckpointDirectory(run, options()).has_committed(); };
   generation(1);
+  EXPECT_FALSE(has_committed());
   save(5);
+  EXPECT_TRUE(has_committed());
   fs::rename(run, first_host);
 
   generation(2);
+  EXPECT_TRUE(has_committed()) << "wherever it lies";
+  EXPECT_FALSE(CheckpointDirectory(first_host, options()).has_committed())
+      << "the job did not write under this name";
   const auto raises = [](const std::string& found) {
     return ::testing::ThrowsMessage<CheckpointFileError>(HasSubstr(found));
   };

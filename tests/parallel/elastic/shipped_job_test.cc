@@ -9,7 +9,9 @@
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <stdexcept>
 #include <string>
+#include <torch/csrc/distributed/c10d/HashStore.hpp>
 #include <utility>
 #include <vector>
 
@@ -86,6 +88,58 @@ const bool kToyJob = register_rank_function("toy_job", [] {
   DistributedManager::cleanup(true);
 });
 
+// One rank, which crashes in step 7 of its first generation, when its checkpoint of step 6 is
+// written. The same job is started again, and another job, whose directory has that checkpoint.
+const bool kRestartedJob = register_rank_function("restarted_toy_job", [] {
+  const auto agent_of = [](const std::string& job, uint64_t generation) {
+    return std::make_shared<FakeAgent>(
+        agent::Assignment{
+            .job_id = job, .generation = generation, .world_size = 1, .local_world_size = 1},
+        c10::make_intrusive<c10d::HashStore>());
+  };
+  const std::string directory = std::getenv("TEST_DIRECTORY");
+  jobs::TrainingOptions options("toy");
+  options.steps = kToySteps;
+  options.checkpoint_dir = directory + "/checkpoints";
+  options.checkpoint_every = 2;
+  // Returns the first step.
+  const auto train_here = [&](int64_t crashes_in) {
+    ElasticContext elastic;
+    torch::nn::Linear network(4, 2);
+    torch::optim::Adam optimizer(network->parameters());
+    jobs::Training training(elastic, options, {}, *network, optimizer);
+    int64_t first = -1;
+    try {
+      training.run([&](int64_t step) {
+        if (first < 0) first = step;
+        if (step == crashes_in) {
+          while (!fs::exists(options.checkpoint_dir + "/step-6")) usleep(1000);
+          throw std::runtime_error("crash");
+        }
+        return network(at::ones({5, 4})).square().mean();
+      });
+      EXPECT_LT(crashes_in, 0);
+    } catch (const std::runtime_error& error) {
+      EXPECT_STREQ(error.what(), "crash");
+    }
+    return first;
+  };
+  const auto train = [&](const std::shared_ptr<FakeAgent>& agent, int64_t crashes_in) {
+    DistributedManager::initialize({.agent = agent});
+    const int64_t first = train_here(crashes_in);
+    DistributedManager::cleanup();
+    return first;
+  };
+  const auto begun = agent_of("job", 1);
+  EXPECT_EQ(train(begun, 7), 0);
+  fs::copy(options.checkpoint_dir, directory + "/foreign", fs::copy_options::recursive);
+  const auto again = agent_of("job", 2);
+  again->take_commits_of(*begun);
+  EXPECT_EQ(train(again, -1), 6);
+  options.checkpoint_dir = directory + "/foreign";
+  EXPECT_EQ(train(agent_of("other", 2), -1), 0);
+});
+
 class ShippedJobTest : public testing::Test {
  protected:
   // Returns the report.
@@ -124,6 +178,20 @@ TEST_F(ShippedJobTest, ALossBeforeTheLastCheckpointLeavesItsLossAndTheCheckpoint
   const nlohmann::json resumed = run("after", {{0, 1}, {1, 1}}, {{"TEST_RESUMES", "1"}});
   EXPECT_EQ(resumed.at("first_step"), kToySteps);
   EXPECT_EQ(resumed.at("last_loss"), whole.at("last_loss"));
+}
+
+TEST_F(ShippedJobTest, ARestartedJobGoesOnFromItsOwnCheckpointAndReadsNoForeignOne) {
+  fs::create_directories(directory_);
+  const RankResult result = run_ranks("restarted_toy_job", {{{"TEST_DIRECTORY", directory_}}})[0];
+  ASSERT_EQ(result.exit_code, 0) << result.output;
+  const size_t goes_on =
+      result.output.find("toy: goes on after step 6, as in the newest checkpoint of this job in " +
+                         directory_ + "/checkpoints\n");
+  const size_t begins =
+      result.output.find("toy: begins with step 0 again: this job has no checkpoint in " +
+                         directory_ + "/foreign yet");
+  EXPECT_LT(goes_on, begins) << result.output;
+  EXPECT_NE(begins, std::string::npos) << result.output;
 }
 
 }  // namespace
