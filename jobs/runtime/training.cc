@@ -90,6 +90,8 @@ Training::Training(ElasticContext& elastic, const TrainingOptions& options,
     result_.first_step = *before;
   } else if (checkpoints_) {
     load();
+    // Not in a world that goes on from memory: training counts more there than a checkpoint.
+    if (result_.first_step < options.steps) checkpoints_->check_writable();
   }
   result_.steps = result_.first_step;
 }

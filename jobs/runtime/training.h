@@ -52,7 +52,8 @@ class Training {
  public:
   // In a world that follows another one, `network` and `optimizer` get the state of the rank that
   // had done most steps there. Otherwise they get the state of the newest checkpoint, with --resume
-  // or where this job has written one before it was started again.
+  // or where this job has written one before it was started again, and --checkpoint-dir is tried if
+  // steps are left.
   // `identity`: the flags, besides --steps, --seed and --lr, that a run which goes on from a
   // checkpoint must share with the one that wrote it. The arguments must outlive this. Raises
   // CheckpointError.

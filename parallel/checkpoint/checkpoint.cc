@@ -22,6 +22,7 @@
 #include "parallel/checkpoint/region_exchange.h"
 #include "parallel/checkpoint/seen_files.h"
 #include "parallel/checkpoint/seen_sequences.h"
+#include "parallel/checkpoint/sites.h"
 #include "parallel/checkpoint/status_errors.h"
 #include "parallel/checkpoint/stored_contents.h"
 #include "parallel/checkpoint/tensor_file.h"
@@ -137,6 +138,14 @@ void CheckpointDirectory::wait() {
 }
 
 bool CheckpointDirectory::is_writing() const { return writer_->is_writing(); }
+
+void CheckpointDirectory::check_writable() const {
+  constexpr const char* kName = "CheckpointDirectory::check_writable";
+  const CallScope scope(kName);
+  check_collectives_allowed([&] { return std::string(kName) + "()"; });
+  const GroupArgument::Handle group = options_.group.get();
+  detail::check_writable(*group, number_device(*group), path_);
+}
 
 bool CheckpointDirectory::has_committed() const {
   constexpr const char* kName = "CheckpointDirectory::has_committed";

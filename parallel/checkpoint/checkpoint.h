@@ -138,6 +138,11 @@ class CheckpointDirectory {
   // Not collective. Raises c10::ValueError for `keep` below 1 or a negative `keep_every`.
   CheckpointDirectory(std::string path, CheckpointOptions options);
 
+  // Makes the directory where it is absent. Raises CheckpointFileError where the file system of a
+  // host refuses that, or a file there: before a training, not at its first checkpoint. A full disk
+  // is no error here.
+  void check_writable() const;
+
   void save(const torch::nn::Module& module, torch::optim::Optimizer& optimizer,
             const TrainingProgress& progress, const KeptValues& kept = {});
 

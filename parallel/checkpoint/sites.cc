@@ -14,6 +14,7 @@
 #include "parallel/checkpoint/agreement.h"
 #include "parallel/checkpoint/checkpoint.h"
 #include "parallel/checkpoint/patience.h"
+#include "parallel/checkpoint/step_directories.h"
 
 namespace meshrun::detail {
 namespace {
@@ -130,6 +131,23 @@ std::vector<int> first_of_each_host(c10d::ProcessGroup& group, c10::Device devic
     ++rank;
   }
   return first;
+}
+
+void check_writable(c10d::ProcessGroup& group, c10::Device device, const std::string& directory) {
+  const std::vector<int> first = first_of_each_host(group, device, directory);
+  const int own = group.getRank();
+  std::string problem;
+  run_patiently(group, device, [&] {
+    if (std::ranges::find(first, own) == first.end()) return;
+    const absl::Status status = probe_directory(directory);
+    if (status.ok()) return;
+    problem = fmt::format(
+        "rank {} on {} cannot write checkpoints: {}; give a directory that the ranks' user may "
+        "write to on every host",
+        own, host_name(), std::string(status.message()));
+  });
+  problem = common_problem(group, device, problem);
+  if (!problem.empty()) throw CheckpointFileError(problem);
 }
 
 Sites find_sites(c10d::ProcessGroup& group, c10::Device device, const std::string& directory,

@@ -34,6 +34,10 @@ struct Sites {
 Sites find_sites(c10d::ProcessGroup& group, c10::Device device, const std::string& directory,
                  const std::string& number);
 
+// Tries the directory on each host (probe_directory()). Collective over `group`. Raises
+// CheckpointFileError, the same on all ranks, where a host can write no checkpoint there.
+void check_writable(c10d::ProcessGroup& group, c10::Device device, const std::string& directory);
+
 // The first rank of each host, of those that have the same name for the directory.
 std::vector<int> first_of_each_host(c10d::ProcessGroup& group, c10::Device device,
                                     const std::string& directory);

@@ -107,6 +107,17 @@ std::vector<std::string> outdated(const std::vector<StepDirectory>& checkpoints,
   return paths;
 }
 
+absl::Status probe_directory(const std::string& directory) {
+  absl::Status status = os::MakeDirectories(directory);
+  if (status.ok()) {
+    std::string path = fs::path(directory) / (kProbe + std::string("XXXXXX"));
+    const os::UniqueFd fd(::mkstemp(path.data()));
+    if (!fd) status = os::ErrnoStatus(errno, directory);
+    if (fd) ::unlink(path.c_str());
+  }
+  return absl::IsResourceExhausted(status) ? absl::OkStatus() : status;
+}
+
 std::string named_path(const std::string& directory, int64_t step) {
   return fs::path(directory) / (kStepPrefix + std::to_string(step));
 }

@@ -70,6 +70,10 @@ struct Retention {
 std::vector<std::string> outdated(const std::vector<StepDirectory>& checkpoints,
                                   const Retention& retention, int64_t now);
 
+// Makes the directory where it is absent, and for a moment a file in it. The error names the
+// directory. Lack of room is none: there may be room when a checkpoint is written.
+absl::Status probe_directory(const std::string& directory);
+
 // Where a checkpoint lies.
 std::string named_path(const std::string& directory, int64_t step);
 

@@ -244,6 +244,10 @@ class Checkpoints {
     directory_.wait();
   }
   bool is_writing() const { return directory_.is_writing(); }
+  void check_writable() const {
+    const py::gil_scoped_release unlocked;
+    directory_.check_writable();
+  }
   bool has_committed() const {
     const py::gil_scoped_release unlocked;
     return directory_.has_committed();
@@ -349,6 +353,7 @@ void bind_elastic(py::module_& module) {
       .def("save", &Checkpoints::save)
       .def("wait", &Checkpoints::wait)
       .def("is_writing", &Checkpoints::is_writing)
+      .def("check_writable", &Checkpoints::check_writable)
       .def("has_committed", &Checkpoints::has_committed)
       .def("load", &Checkpoints::load);
 }

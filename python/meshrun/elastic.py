@@ -244,6 +244,11 @@ class CheckpointDirectory:
         """Whether this rank still writes. Not collective."""
         return self._core.is_writing()
 
+    def check_writable(self) -> None:
+        """Makes the directory where it is absent. Raises CheckpointFileError where a host's file system refuses that, or a file
+        there: before a training, not at its first checkpoint. A full disk is no error here."""
+        self._core.check_writable()
+
     def has_committed(self) -> bool:
         """Whether this job has committed a checkpoint here, before it was started again, say; the coordinator knows. Outside
         meshrun: False."""

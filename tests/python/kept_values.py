@@ -16,7 +16,7 @@ import torch
 from meshrun import _kept_bytes, elastic
 from meshrun._optimizer_states import _KINDS
 from meshrun.distributed import DistributedManager
-from meshrun.elastic import CheckpointDirectory, ElasticContext, ElasticState, KeptValues
+from meshrun.elastic import CheckpointDirectory, CheckpointFileError, ElasticContext, ElasticState, KeptValues
 
 # Options that ask for every moment; whole numbers, which a scheduler and the program then change to fractions.
 OPTIONS = {"SGD": {"momentum": 0.5}, "RMSprop": {"momentum": 0.5, "centered": True}, "Adam": {"amsgrad": True},
@@ -275,6 +275,15 @@ def switches_that_are_off_come_back():
     assert two.param_groups[0]["maximize"] is False and two.state[model.weight]["mine"] == 7
 
 
+def a_directory_that_cannot_be_written_is_found_before_training():
+    with tempfile.TemporaryDirectory() as directory:
+        CheckpointDirectory(f"{directory}/new").check_writable()
+        assert os.listdir(directory) == ["new"] and not os.listdir(f"{directory}/new")
+        open(f"{directory}/file", "w").close()
+        raised(CheckpointFileError, CheckpointDirectory(f"{directory}/file").check_writable, "cannot write checkpoints",
+               f"{directory}/file: Not a directory")
+
+
 def fused_steps_are_counted():
     """A step in a loop without update() is one more step, however the optimizer writes."""
     for fused in (False, True):
@@ -337,6 +346,7 @@ if __name__ == "__main__":
     buffers_come_back()
     what_is_not_handed_on_is_told()
     switches_that_are_off_come_back()
+    a_directory_that_cannot_be_written_is_found_before_training()
     fused_steps_are_counted()
     replaced_tensors_and_generators_of_a_loop()
     DistributedManager.cleanup()

@@ -309,6 +309,11 @@ const bool kFails = register_rank_function("fails", [] {
     CheckpointDirectory(directory() + "/file/run", options())
         .save(*network, *optimizer, {kSavedAt, {}});
   });
+  expect_error<CheckpointFileError>(
+      world, "cannot write checkpoints: " + directory() + "/file",
+      [&] { CheckpointDirectory(directory() + "/file/run", options()).check_writable(); });
+  CheckpointDirectory(directory() + "/fresh", options()).check_writable();
+  EXPECT_TRUE(fs::is_directory(directory() + "/fresh"));
   on_rank_0([&] {
     fs::create_directory(directory() + "/former");
     std::ofstream(directory() + "/former/test.safetensors") << "old";

@@ -111,6 +111,11 @@ const bool kRefuses = register_rank_function("refuses_at_a_site", [] {
   const RankWorld world;
   Training training(kind());
   CheckpointDirectory checkpoints(directory(), options());
+  checkpoints.check_writable();
+  const std::string elsewhere = directory() + ".elsewhere";
+  if (world.rank() == 2) std::ofstream(elsewhere) << "not a directory";
+  expect_error<CheckpointFileError>(
+      "rank 2 on ", [&] { CheckpointDirectory(elsewhere, options()).check_writable(); });
   const auto save = [&](int64_t step) {
     checkpoints.save(training.module(), training.optimizer(), {step, {}});
   };

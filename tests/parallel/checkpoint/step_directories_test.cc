@@ -3,6 +3,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <chrono>
 #include <filesystem>
@@ -10,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "parallel/checkpoint/atomic_file.h"
 
 namespace meshrun {
@@ -181,6 +183,23 @@ TEST_F(StepDirectoriesTest, WhatWasCommittedAndNotRenamedIsFinished) {
   EXPECT_THAT(steps(), ElementsAre(5, 6));
   EXPECT_FALSE(finish_step_directory(directory_, 6, "another digest", temporary));
   EXPECT_FALSE(finish_step_directory(directory_ + "/elsewhere", 6, digest, temporary));
+}
+
+TEST_F(StepDirectoriesTest, AProbeMakesTheDirectoryAndSaysWhyItCannot) {
+  const std::string own = directory_ + "/deep/own";
+  EXPECT_TRUE(probe_directory(own).ok());
+  EXPECT_TRUE(fs::is_empty(own));
+  std::ofstream(directory_ + "/file") << "not a directory";
+  for (const char* const refused : {"/file", "/file/below"}) {
+    const absl::Status status = probe_directory(directory_ + refused);
+    EXPECT_THAT(std::string(status.message()), HasSubstr(directory_ + "/file"));
+    EXPECT_THAT(std::string(status.message()), HasSubstr("Not a directory"));
+  }
+  // Root may write anywhere.
+  if (::geteuid() == 0) return;
+  fs::permissions(own, fs::perms::owner_read | fs::perms::owner_exec);
+  EXPECT_TRUE(absl::IsPermissionDenied(probe_directory(own)));
+  EXPECT_TRUE(absl::IsPermissionDenied(probe_directory(own + "/below")));
 }
 
 TEST_F(StepDirectoriesTest, CountAgeAndEveryKthDecideWhatStays) {
