@@ -1,10 +1,14 @@
 #include "jobs/runtime/ending.h"
 
+#include <ATen/Functions.h>
+
 #include <iostream>
 
+#include "jobs/runtime/all_reduce.h"
 #include "jobs/runtime/progress.h"
 #include "jobs/runtime/words.h"
 #include "parallel/checkpoint/atomic_file.h"
+#include "parallel/checkpoint/checkpoint.h"
 #include "parallel/manager/distributed_manager.h"
 #include "parallel/nn/sharded_parameters.h"
 
@@ -63,7 +67,8 @@ std::string summary_of(const TrainingOptions& options, const TrainingResult& tra
 
 void finish(ElasticContext& elastic, const TrainingOptions& options, const TrainingResult& training,
             const torch::nn::Module& network, const Ending& ending) {
-  const bool is_first = DistributedManager::get().rank() == 0;
+  DistributedManager& manager = DistributedManager::get();
+  const bool is_first = manager.rank() == 0;
   if (!options.report.empty() && is_first) {
     write_file_atomically(options.report,
                           report_of(options, training, network, ending).dump(2) + "\n");
@@ -71,7 +76,14 @@ void finish(ElasticContext& elastic, const TrainingOptions& options, const Train
   const std::string summary = summary_of(options, training, ending);
   Progress(options.job, options.steps, options.log_every)
       .finished(training.steps, training.loss, ending.metrics, summary);
-  if (is_first) elastic.at_end([summary] { std::cout << summary << std::endl; });
+  const auto print = [summary] { std::cout << summary << std::endl; };
+  if (!training.unsaved.empty()) {
+    if (is_first) print();
+    // The first rank that fails ends the others: all are here before.
+    all_reduced(*manager.world(), manager.device(), at::zeros({1}));
+    throw CheckpointFileError(training.unsaved);
+  }
+  if (is_first) elastic.at_end(print);
 }
 
 }  // namespace meshrun::jobs

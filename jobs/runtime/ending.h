@@ -30,7 +30,8 @@ struct Ending {
 //   darcy: relative L2 test error 3.10 % after 500 steps on 2 ranks, 43.1 s of training, 9 steps/s
 //   darcy: report /home/ada/darcy.json
 // when run() of `elastic` ends: a body that is run again writes the report again, and has printed
-// nothing. Raises std::runtime_error, which names the path.
+// nothing. Raises std::runtime_error, which names the path; and CheckpointFileError, on all
+// ranks and when everything else is written and printed, for a last checkpoint that is not written.
 void finish(ElasticContext& elastic, const TrainingOptions& options, const TrainingResult& training,
             const torch::nn::Module& network, const Ending& ending);
 

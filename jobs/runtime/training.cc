@@ -40,6 +40,8 @@ constexpr char kLastLoss[] = "last_loss";
 // Exactly; empty for none.
 std::string text_of(const std::optional<double>& loss) { return loss ? format("%a", *loss) : ""; }
 
+std::string checkpoint_of(int64_t step) { return "the checkpoint of step " + std::to_string(step); }
+
 // Whether the coordinator has started this job's ranks before.
 bool is_restarted() {
   const agent::Agent* const agent = DistributedManager::get().agent();
@@ -178,7 +180,13 @@ void Training::update(const std::function<void()>& more) {
 
 void Training::save_if_due() {
   const bool is_last = result_.steps == options_.steps;
-  if (is_last || result_.steps % options_.checkpoint_every == 0) save(/*must=*/is_last);
+  if (!is_last && result_.steps % options_.checkpoint_every != 0) return;
+  try {
+    save(/*must=*/is_last);
+  } catch (const CheckpointFileError& error) {
+    result_.unsaved = error.what_without_backtrace();
+    say(result_.unsaved + "; the job fails when its other files are written");
+  }
 }
 
 void Training::settle() {
@@ -194,10 +202,9 @@ void Training::settle() {
 
 void Training::tell_of(int64_t step, const std::string& problem) {
   const bool was_unsaved = std::exchange(unsaved_, !problem.empty());
-  if (problem.empty() && was_unsaved) say(step, "is written, the first one again");
+  if (problem.empty() && was_unsaved) say(checkpoint_of(step) + " is written, the first one again");
   if (problem.empty() || was_unsaved) return;
-  say(step, "is not written: " + problem + room_on_disk(options_.checkpoint_dir) +
-                "; training goes on and tries again");
+  say(unwritten(step, problem) + "; training goes on and tries again");
 }
 
 void Training::save(bool must) {
@@ -217,13 +224,14 @@ void Training::save(bool must) {
     checkpoints_->save(network_, optimizer_, done);
     tell_of(result_.steps, "");
   } catch (const CheckpointFileError& error) {
-    if (must) throw;
+    if (must) throw CheckpointFileError(unwritten(result_.steps, error.what_without_backtrace()));
     tell_of(result_.steps, error.what_without_backtrace());
   }
 }
 
-void Training::say(int64_t step, const std::string& what) const {
-  say("the checkpoint of step " + std::to_string(step) + " " + what);
+std::string Training::unwritten(int64_t step, const std::string& problem) const {
+  return checkpoint_of(step) + " is not written: " + problem +
+         room_on_disk(options_.checkpoint_dir);
 }
 
 void Training::say(const std::string& what) const {

@@ -31,6 +31,9 @@ struct TrainingResult {
   // memory or a checkpoint of the last step tells it; absent in checkpoints of earlier versions.
   std::optional<double> loss;
   double seconds = 0;  // of the steps from first_step on
+  // Why the last checkpoint is not written, as a sentence: all ranks have one. finish() raises it
+  // when the job's other files are written. Empty: it is written, or none was wanted.
+  std::string unsaved;
 
   double steps_per_second() const {
     return seconds > 0 ? static_cast<double>(steps - first_step) / seconds : 0;
@@ -65,10 +68,10 @@ class Training {
   // optimizer's step at the one-cycle rate. `show` gets the mean of the ranks' losses. On a stop
   // signal to any rank all of them save at the same step and raise Stopped; likewise they leave the
   // world where the coordinator wants another one. A checkpoint that the file system refuses is a
-  // warning, except the one at the end and the one of a stop: those raise CheckpointFileError. At
-  // the end each rank writes its parameters, if --dump-parameters asks for it. In a world that
-  // follows another one, the checkpoint of the step that was done last there is written again if it
-  // was due: the rank that was lost may have been lost before it was written.
+  // warning, except the one at the end, which the result tells, and the one of a stop, which raises
+  // CheckpointFileError. At the end each rank writes its parameters, if --dump-parameters asks for
+  // it. In a world that follows another one, the checkpoint of the step that was done last there is
+  // written again if it was due: the rank that was lost may have been lost before it was written.
   TrainingResult run(
       const std::function<at::Tensor(int64_t step)>& loss_of,
       const std::function<ShownLoss(double mean)>& show = [](double mean) {
@@ -82,7 +85,7 @@ class Training {
   at::Tensor gradients(const std::function<at::Tensor(int64_t step)>& loss_of);
   // Ends the step.
   void update(const std::function<void()>& more);
-  // Every --checkpoint-every steps, and at the end, where it must be written.
+  // Every --checkpoint-every steps, and at the end: the result says why that one is not written.
   void save_if_due();
   // A checkpoint that cannot be written is said once, until one is written again; where it must be
   // written it is the job's failure.
@@ -92,8 +95,8 @@ class Training {
   void settle();
   // `problem`: why it is not written; empty: it is.
   void tell_of(int64_t step, const std::string& problem);
-  // Prints on rank 0 what happened to a step's checkpoint.
-  void say(int64_t step, const std::string& what) const;
+  // The sentence that says why a checkpoint is not written, with the room on the disk.
+  std::string unwritten(int64_t step, const std::string& problem) const;
   // Prints a line on rank 0.
   void say(const std::string& what) const;
   void dump_parameters() const;

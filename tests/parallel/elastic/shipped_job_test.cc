@@ -1,10 +1,12 @@
 // The shipped jobs' training and report (jobs/runtime) when a rank is lost after its last update.
 #include <ATen/ATen.h>
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/nn/modules/linear.h>
 #include <torch/optim/adam.h>
 #include <unistd.h>
 
+#include <csignal>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -17,6 +19,7 @@
 
 #include "jobs/runtime/ending.h"
 #include "jobs/runtime/training.h"
+#include "parallel/elastic/stop_signal.h"
 #include "parallel/manager/distributed_manager.h"
 #include "tests/parallel/elastic/elastic_ranks.h"
 #include "tests/parallel/support/rank_processes.h"
@@ -25,6 +28,9 @@ namespace meshrun {
 namespace {
 
 namespace fs = std::filesystem;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
 
 constexpr int64_t kToySteps = 13;
 
@@ -57,6 +63,25 @@ class DyingAdam : public torch::optim::Adam {
   int64_t steps_ = 0;
 };
 
+// Puts a file in the place of the checkpoints before the step TEST_BREAKS, and takes it away before
+// TEST_MENDS. Rank 1 is asked to stop in the step TEST_STOPS.
+void meddle(const std::string& checkpoints, int64_t step) {
+  const auto is_due = [&](const char* name) {
+    return std::getenv(name) != nullptr && number(name) == step;
+  };
+  const int rank = DistributedManager::get().rank();
+  if (rank == 1 && is_due("TEST_STOPS")) request_stop(SIGTERM);
+  if (rank != 0) return;
+  if (is_due("TEST_BREAKS")) {
+    if (fs::exists(checkpoints)) fs::rename(checkpoints, checkpoints + ".aside");
+    std::ofstream(checkpoints) << "not a directory";
+  }
+  if (is_due("TEST_MENDS")) {
+    fs::remove(checkpoints);
+    fs::rename(checkpoints + ".aside", checkpoints);
+  }
+}
+
 const bool kToyJob = register_rank_function("toy_job", [] {
   if (number("TEST_GENERATION") == 2) await_second_generation();
   const auto agent = own_agent(2);
@@ -66,6 +91,8 @@ const bool kToyJob = register_rank_function("toy_job", [] {
   options.steps = kToySteps;
   options.checkpoint_dir = directory + "/checkpoints";
   options.report = directory + "/report.json";
+  options.dump_parameters = directory + "/parameters";
+  if (std::getenv("TEST_EVERY") != nullptr) options.checkpoint_every = number("TEST_EVERY");
   options.resume = std::getenv("TEST_RESUMES") != nullptr;
   options.no_evaluation = true;
   ElasticContext elastic;
@@ -75,6 +102,7 @@ const bool kToyJob = register_rank_function("toy_job", [] {
     DyingAdam optimizer(network->parameters(), *agent);
     jobs::Training training(elastic, options, {}, *network, optimizer);
     const jobs::TrainingResult result = training.run([&](int64_t step) {
+      meddle(options.checkpoint_dir, step);
       at::Generator generator = at::detail::createCPUGenerator(static_cast<uint64_t>(step));
       const at::Tensor x = at::randn({5, 4}, generator);
       // The same gradients on all ranks, and another loss on each.
@@ -178,6 +206,60 @@ TEST_F(ShippedJobTest, ALossBeforeTheLastCheckpointLeavesItsLossAndTheCheckpoint
   const nlohmann::json resumed = run("after", {{0, 1}, {1, 1}}, {{"TEST_RESUMES", "1"}});
   EXPECT_EQ(resumed.at("first_step"), kToySteps);
   EXPECT_EQ(resumed.at("last_loss"), whole.at("last_loss"));
+}
+
+TEST_F(ShippedJobTest, ALastCheckpointThatIsNotWrittenIsAnErrorBehindReportAndParameters) {
+  const std::string directory = directory_ + "/unsaved";
+  fs::create_directories(directory);
+  const auto ranks = run_generations("toy_job", {{0, 1}, {1, 1}},
+                                     {{"TEST_DIRECTORY", directory}, {"TEST_BREAKS", "11"}});
+  for (const RankResult& rank : ranks) {
+    EXPECT_NE(rank.exit_code, 0) << rank.output;
+    EXPECT_THAT(rank.output, HasSubstr("escaped: the checkpoint of step 13 is not written: "));
+    EXPECT_THAT(rank.output, HasSubstr(directory + "/checkpoints"));
+  }
+  EXPECT_THAT(ranks[0].output,
+              AllOf(HasSubstr("toy: the checkpoint of step 13 is not written: "),
+                    HasSubstr("; the job fails when its other files are written\n"),
+                    HasSubstr("toy: report " + directory + "/report.json\n")));
+  const auto report = nlohmann::json::parse(std::ifstream(directory + "/report.json"));
+  EXPECT_EQ(report.at("steps"), kToySteps);
+  for (const char* const rank : {"0", "1"}) {
+    EXPECT_TRUE(fs::exists(directory + "/parameters-rank-" + rank + ".safetensors"));
+  }
+}
+
+TEST_F(ShippedJobTest, ACheckpointOnTheWayThatIsNotWrittenIsSaidOnce) {
+  const std::string directory = directory_ + "/on_the_way";
+  fs::create_directories(directory);
+  const auto ranks = run_generations("toy_job", {{0, 1}, {1, 1}},
+                                     {{"TEST_DIRECTORY", directory},
+                                      {"TEST_EVERY", "2"},
+                                      {"TEST_BREAKS", "3"},
+                                      {"TEST_MENDS", "9"}});
+  for (const RankResult& rank : ranks) EXPECT_EQ(rank.exit_code, 0) << rank.output;
+  const std::string& said = ranks[0].output;
+  const std::string warning = " is not written: ";
+  const size_t first = said.find(warning);
+  ASSERT_NE(first, std::string::npos) << said;
+  EXPECT_THAT(said, HasSubstr("; training goes on and tries again\n"));
+  EXPECT_EQ(said.find(warning, first + 1), std::string::npos) << said;
+  EXPECT_THAT(said, HasSubstr("toy: the checkpoint of step 10 is written, the first one again\n"));
+  EXPECT_THAT(ranks[1].output, Not(HasSubstr(warning)));
+}
+
+TEST_F(ShippedJobTest, AStopThatCannotSaveIsNoOrderlyOne) {
+  const std::string directory = directory_ + "/stopped";
+  fs::create_directories(directory);
+  const auto ranks =
+      run_generations("toy_job", {{0, 1}, {1, 1}},
+                      {{"TEST_DIRECTORY", directory}, {"TEST_BREAKS", "5"}, {"TEST_STOPS", "5"}});
+  for (const RankResult& rank : ranks) {
+    EXPECT_NE(rank.exit_code, 0) << rank.output;
+    EXPECT_THAT(rank.output, HasSubstr("escaped: the checkpoint of step 10 is not written: "));
+    EXPECT_THAT(rank.output, HasSubstr(directory + "/checkpoints"));
+  }
+  EXPECT_FALSE(fs::exists(directory + "/parameters-rank-0.safetensors")) << "not at its end";
 }
 
 TEST_F(ShippedJobTest, ARestartedJobGoesOnFromItsOwnCheckpointAndReadsNoForeignOne) {
