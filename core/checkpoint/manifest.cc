@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "core/checkpoint/json_fields.h"
 #include "core/hash.h"
 #include "core/status.h"
 #include "core/utf8.h"
@@ -96,34 +97,48 @@ absl::Status Problem(std::string text) { return absl::DataLossError(std::move(te
 // A text from the file may be of any length, and a sentence may not.
 std::string Named(std::string_view text) { return std::string(Utf8Prefix(text, 200)); }
 
+// "seed of sampler".
+std::string Of(const std::string& field, std::string_view name) {
+  return fmt::format("{} of {}", Utf8Prefix(name, 100), field);
+}
+
 absl::StatusOr<std::string> DecodeText(const std::string& text) {
   if (!text.starts_with(kBytes)) return text;
   return BytesFromHex(text.substr(sizeof(kBytes) - 1));
 }
 
-absl::StatusOr<Bytes> DecodeTexts(const json& encoded) {
+absl::StatusOr<Bytes> DecodeTexts(const json& parsed, const std::string& field) {
   Bytes texts;
-  for (const auto& [key, value] : encoded.items()) {
+  MESHRUN_ASSIGN_OR_RETURN(const json* encoded, JsonField(parsed, field, JsonKind::kObject));
+  for (const auto& [key, value] : encoded->items()) {
+    MESHRUN_RETURN_IF_ERROR(CheckJson(Of(field, key), value, JsonKind::kText));
     MESHRUN_ASSIGN_OR_RETURN(std::string name, DecodeText(key));
     MESHRUN_ASSIGN_OR_RETURN(texts[std::move(name)], DecodeText(value.get<std::string>()));
   }
   return texts;
 }
 
-absl::StatusOr<Bytes> DecodeBytes(const json& encoded) {
+absl::StatusOr<Bytes> DecodeBytes(const std::string& field, const json& encoded) {
   Bytes values;
+  MESHRUN_RETURN_IF_ERROR(CheckJson(field, encoded, JsonKind::kObject));
   for (const auto& [name, text] : encoded.items()) {
-    MESHRUN_ASSIGN_OR_RETURN(values[name], BytesFromHex(text.get<std::string>()));
+    MESHRUN_RETURN_IF_ERROR(CheckJson(Of(field, name), text, JsonKind::kText));
+    auto bytes = BytesFromHex(text.get<std::string>());
+    if (!bytes.ok()) return Annotate(bytes.status(), Of(field, name));
+    values[name] = *std::move(bytes);
   }
   return values;
 }
 
-absl::StatusOr<double> DecodeOption(const json& value) {
+absl::StatusOr<double> DecodeOption(const std::string& name, const json& value) {
   // Earlier versions wrote null for all three.
   if (value.is_null() || value == "nan") return std::numeric_limits<double>::quiet_NaN();
   if (value == "inf") return std::numeric_limits<double>::infinity();
   if (value == "-inf") return -std::numeric_limits<double>::infinity();
-  if (!value.is_number()) return Problem(Named(value.dump()) + " is not a number");
+  if (!value.is_number()) {
+    return Problem(
+        fmt::format("{} is {}, not a number", Of("optimizer_options", name), Named(value.dump())));
+  }
   return value.get<double>();
 }
 
@@ -136,10 +151,20 @@ absl::StatusOr<int64_t> DecodeCount(std::string_view name, const json& value, in
   return value.get<int64_t>();
 }
 
-absl::StatusOr<std::vector<int64_t>> DecodeCounts(std::string_view name, const json& values) {
-  if (!values.is_array()) return Problem(fmt::format("{} is not a list", name));
+absl::StatusOr<int64_t> CountIn(const json& object, const std::string& name, int64_t most) {
+  MESHRUN_ASSIGN_OR_RETURN(const json* value, JsonField(object, name));
+  return DecodeCount(name, *value, most);
+}
+
+absl::StatusOr<std::string> TextIn(const json& object, const std::string& name) {
+  MESHRUN_ASSIGN_OR_RETURN(const json* value, JsonField(object, name, JsonKind::kText));
+  return value->get<std::string>();
+}
+
+absl::StatusOr<std::vector<int64_t>> CountsIn(const json& object, const std::string& name) {
+  MESHRUN_ASSIGN_OR_RETURN(const json* values, JsonField(object, name, JsonKind::kList));
   std::vector<int64_t> counts;
-  for (const json& value : values) {
+  for (const json& value : *values) {
     MESHRUN_ASSIGN_OR_RETURN(const int64_t count, DecodeCount(name, value, kMost));
     counts.push_back(count);
   }
@@ -151,7 +176,9 @@ absl::StatusOr<std::vector<Manifest::Chunk>> DecodeChunks(const json& encoded, u
   std::vector<Manifest::Chunk> chunks;
   uint64_t begin = 0;
   for (const json& each : encoded) {
-    if (!each.is_array() || each.size() != 2) return Problem("a chunk is not [end, hash]");
+    if (!each.is_array() || each.size() != 2 || !each[1].is_string()) {
+      return Problem("a chunk is not [end, hash]");
+    }
     MESHRUN_ASSIGN_OR_RETURN(const int64_t end, DecodeCount("the end of a chunk", each[0], kMost));
     MESHRUN_ASSIGN_OR_RETURN(const std::string hash, BytesFromHex(each[1].get<std::string>()));
     Manifest::Chunk chunk{.end = static_cast<uint64_t>(end), .hash = {}};
@@ -174,12 +201,12 @@ absl::StatusOr<std::vector<Manifest::Chunk>> DecodeChunks(const json& encoded, u
   return Problem(fmt::format("its chunks cover {} of {} bytes", begin, bytes));
 }
 
-absl::StatusOr<Manifest::Piece> DecodePiece(const json& encoded) {
+absl::StatusOr<Manifest::Piece> DecodePiece(const std::string& stored, const json& encoded) {
   Manifest::Piece piece;
-  encoded.at("tensor").get_to(piece.tensor);
-  MESHRUN_ASSIGN_OR_RETURN(piece.global_shape,
-                           DecodeCounts("global_shape", encoded.at("global_shape")));
-  MESHRUN_ASSIGN_OR_RETURN(piece.begin, DecodeCounts("begin", encoded.at("begin")));
+  MESHRUN_RETURN_IF_ERROR(CheckJson("the piece " + stored, encoded, JsonKind::kObject));
+  MESHRUN_ASSIGN_OR_RETURN(piece.tensor, TextIn(encoded, "tensor"));
+  MESHRUN_ASSIGN_OR_RETURN(piece.global_shape, CountsIn(encoded, "global_shape"));
+  MESHRUN_ASSIGN_OR_RETURN(piece.begin, CountsIn(encoded, "begin"));
   bool within = piece.begin.size() == piece.global_shape.size();
   for (size_t i = 0; within && i < piece.begin.size(); ++i) {
     within = piece.begin[i] <= piece.global_shape[i];
@@ -198,54 +225,89 @@ bool IsBelow(const std::string& name) {
 absl::StatusOr<Manifest::File> DecodeFile(const std::string& name, const json& encoded,
                                           int64_t version) {
   if (!IsBelow(name)) return Problem("its name is not that of a file in the checkpoint");
+  MESHRUN_RETURN_IF_ERROR(CheckJson("its entry", encoded, JsonKind::kObject));
   Manifest::File file;
-  MESHRUN_ASSIGN_OR_RETURN(file.bytes, DecodeCount("bytes", encoded.at("bytes"), kMost));
+  MESHRUN_ASSIGN_OR_RETURN(file.bytes, CountIn(encoded, "bytes", kMost));
   if (version == kHashedAsAWhole) {
-    encoded.at("sha256").get_to(file.sha256);
+    MESHRUN_ASSIGN_OR_RETURN(file.sha256, TextIn(encoded, "sha256"));
   } else {
-    MESHRUN_ASSIGN_OR_RETURN(file.chunks, DecodeChunks(encoded.at("chunks"), file.bytes));
+    MESHRUN_ASSIGN_OR_RETURN(const json* chunks, JsonField(encoded, "chunks", JsonKind::kList));
+    MESHRUN_ASSIGN_OR_RETURN(file.chunks, DecodeChunks(*chunks, file.bytes));
   }
-  const json pieces = encoded.value("pieces", json::object());
-  for (const auto& [stored, piece] : pieces.items()) {
-    MESHRUN_ASSIGN_OR_RETURN(file.pieces[stored], DecodePiece(piece));
+  MESHRUN_ASSIGN_OR_RETURN(const json* pieces,
+                           OptionalJsonField(encoded, "pieces", JsonKind::kObject));
+  for (const auto& [stored, piece] : pieces->items()) {
+    MESHRUN_ASSIGN_OR_RETURN(file.pieces[stored], DecodePiece(stored, piece));
   }
   return file;
+}
+
+// What is absent in checkpoints of earlier versions.
+absl::Status DecodeLaterFields(const json& parsed, Manifest* manifest) {
+  constexpr JsonKind kList = JsonKind::kList;
+  const std::string by_rank = "random_generators_by_rank";
+  MESHRUN_ASSIGN_OR_RETURN(const json* ranks, OptionalJsonField(parsed, by_rank, kList));
+  for (const json& states : *ranks) {
+    MESHRUN_ASSIGN_OR_RETURN(manifest->random_generators_by_rank.emplace_back(),
+                             DecodeBytes(by_rank, states));
+  }
+  MESHRUN_ASSIGN_OR_RETURN(const json* groups,
+                           OptionalJsonField(parsed, "optimizer_options", kList));
+  for (const json& group : *groups) {
+    MESHRUN_RETURN_IF_ERROR(CheckJson("an entry of optimizer_options", group, JsonKind::kObject));
+    auto& options = manifest->optimizer_options.emplace_back();
+    for (const auto& [name, value] : group.items()) {
+      MESHRUN_ASSIGN_OR_RETURN(options[name], DecodeOption(name, value));
+    }
+  }
+  MESHRUN_ASSIGN_OR_RETURN(const json* kept,
+                           OptionalJsonField(parsed, "kept_values", JsonKind::kObject));
+  MESHRUN_ASSIGN_OR_RETURN(manifest->kept_values, DecodeBytes("kept_values", *kept));
+  MESHRUN_ASSIGN_OR_RETURN(const json* hosts, OptionalJsonField(parsed, "hosts", kList));
+  for (const json& host : *hosts) {
+    MESHRUN_RETURN_IF_ERROR(CheckJson("an entry of hosts", host, JsonKind::kText));
+    manifest->hosts.push_back(host.get<std::string>());
+  }
+  return absl::OkStatus();
 }
 
 absl::StatusOr<Manifest> Decode(const json& parsed, int64_t version) {
   Manifest manifest;
   // The next checkpoint's is one more.
-  MESHRUN_ASSIGN_OR_RETURN(manifest.sequence,
-                           DecodeCount("sequence", parsed.at("sequence"), kMost - 1));
-  MESHRUN_ASSIGN_OR_RETURN(manifest.step, DecodeCount("step", parsed.at("step"), kMost));
+  MESHRUN_ASSIGN_OR_RETURN(manifest.sequence, CountIn(parsed, "sequence", kMost - 1));
+  MESHRUN_ASSIGN_OR_RETURN(manifest.step, CountIn(parsed, "step", kMost));
   if (version == kHashedInChunks) {
-    parsed.at("save").get_to(manifest.save);
-    MESHRUN_ASSIGN_OR_RETURN(manifest.written, DecodeCount("written", parsed.at("written"), kMost));
+    MESHRUN_ASSIGN_OR_RETURN(manifest.save, TextIn(parsed, "save"));
+    MESHRUN_ASSIGN_OR_RETURN(manifest.written, CountIn(parsed, "written", kMost));
   }
-  MESHRUN_ASSIGN_OR_RETURN(manifest.identity, DecodeTexts(parsed.at("identity")));
-  MESHRUN_ASSIGN_OR_RETURN(manifest.sampler, DecodeTexts(parsed.at("sampler")));
-  parsed.at("optimizer").get_to(manifest.optimizer);
-  MESHRUN_ASSIGN_OR_RETURN(manifest.random_generators, DecodeBytes(parsed.at("random_generators")));
-  // What follows is absent in checkpoints of earlier versions.
-  for (const json& states : parsed.value("random_generators_by_rank", json::array())) {
-    MESHRUN_ASSIGN_OR_RETURN(manifest.random_generators_by_rank.emplace_back(),
-                             DecodeBytes(states));
-  }
-  for (const json& group : parsed.value("optimizer_options", json::array())) {
-    auto& options = manifest.optimizer_options.emplace_back();
-    for (const auto& [name, value] : group.items()) {
-      MESHRUN_ASSIGN_OR_RETURN(options[name], DecodeOption(value));
-    }
-  }
-  MESHRUN_ASSIGN_OR_RETURN(manifest.kept_values,
-                           DecodeBytes(parsed.value("kept_values", json::object())));
-  for (const auto& [name, encoded] : parsed.at("files").items()) {
+  MESHRUN_ASSIGN_OR_RETURN(manifest.identity, DecodeTexts(parsed, "identity"));
+  MESHRUN_ASSIGN_OR_RETURN(manifest.sampler, DecodeTexts(parsed, "sampler"));
+  MESHRUN_ASSIGN_OR_RETURN(manifest.optimizer, TextIn(parsed, "optimizer"));
+  MESHRUN_ASSIGN_OR_RETURN(const json* generators, JsonField(parsed, "random_generators"));
+  MESHRUN_ASSIGN_OR_RETURN(manifest.random_generators,
+                           DecodeBytes("random_generators", *generators));
+  MESHRUN_RETURN_IF_ERROR(DecodeLaterFields(parsed, &manifest));
+  MESHRUN_ASSIGN_OR_RETURN(const json* files, JsonField(parsed, "files", JsonKind::kObject));
+  for (const auto& [name, encoded] : files->items()) {
     auto file = DecodeFile(name, encoded, version);
     if (!file.ok()) return Annotate(file.status(), "file " + Named(name));
     manifest.files[name] = *std::move(file);
   }
-  parsed.value("hosts", json::array()).get_to(manifest.hosts);
   return manifest;
+}
+
+absl::StatusOr<Manifest> DecodeAny(const std::string& path, const std::string& content) {
+  MESHRUN_ASSIGN_OR_RETURN(const json parsed, ParseJson(content));
+  MESHRUN_RETURN_IF_ERROR(CheckJson("it", parsed, JsonKind::kObject));
+  MESHRUN_ASSIGN_OR_RETURN(const std::string format, TextIn(parsed, "format"));
+  MESHRUN_ASSIGN_OR_RETURN(const int64_t version, CountIn(parsed, "version", kMost));
+  if (format == kFormat && (version == kHashedAsAWhole || version == kHashedInChunks)) {
+    return Decode(parsed, version);
+  }
+  return absl::UnimplementedError(
+      fmt::format("{} has format \"{}\" version {}; this program reads \"{}\" "
+                  "versions {} and {}",
+                  path, Named(format), version, kFormat, kHashedAsAWhole, kHashedInChunks));
 }
 
 }  // namespace
@@ -283,26 +345,11 @@ std::string EncodeManifest(const Manifest& manifest) {
 }
 
 absl::StatusOr<Manifest> DecodeManifest(const std::string& path, const std::string& content) {
-  const auto damaged = [&](std::string_view problem) {
-    return Problem(fmt::format("{} is damaged: {}", path, Named(problem)));
-  };
-  try {
-    const json parsed = json::parse(content);
-    const auto format = parsed.at("format").get<std::string>();
-    const auto version = DecodeCount("version", parsed.at("version"), kMost);
-    if (!version.ok()) return damaged(std::string(version.status().message()));
-    if (format != kFormat || (*version != kHashedAsAWhole && *version != kHashedInChunks)) {
-      return Problem(
-          fmt::format("{} has format \"{}\" version {}; this program reads \"{}\" "
-                      "versions {} and {}",
-                      path, Named(format), *version, kFormat, kHashedAsAWhole, kHashedInChunks));
-    }
-    auto manifest = Decode(parsed, *version);
-    if (!manifest.ok()) return damaged(std::string(manifest.status().message()));
-    return manifest;
-  } catch (const json::exception& error) {
-    return damaged(error.what());
-  }
+  auto manifest = DecodeAny(path, content);
+  if (manifest.ok()) return manifest;
+  const std::string problem(manifest.status().message());
+  if (absl::IsUnimplemented(manifest.status())) return Problem(problem);
+  return Problem(fmt::format("{} is damaged: {}", path, Named(problem)));
 }
 
 absl::StatusOr<std::string> BytesFromHex(const std::string& text) {

@@ -25,22 +25,49 @@ constexpr size_t kTarMagic = 257;
 // The fixed part of a zip's first entry; its name follows.
 constexpr size_t kZipName = 30;
 
+// Without the "/" that a shell's completion puts behind it.
+fs::path Plain(const std::string& path) {
+  const fs::path normal = fs::path(path).lexically_normal();
+  return normal.has_filename() ? normal : normal.parent_path();
+}
+
+// Says which checkpoint of `directory` may be read instead of `damaged`, one in it.
+absl::Status WithOther(const absl::Status& status, const fs::path& directory,
+                       const fs::path& damaged = {}) {
+  if (!absl::IsDataLoss(status)) return status;
+  auto others = ListStepDirectories(directory.empty() ? "." : directory, /*tolerant=*/true);
+  if (!others.ok()) return status;
+  std::erase_if(*others, [&](const StepDirectory& other) {
+    return fs::path(other.path).filename() == damaged.filename();
+  });
+  if (others->empty()) return status;
+  return absl::DataLossError(fmt::format("{}; another checkpoint to use: {}",
+                                         std::string(status.message()), others->back().path));
+}
+
+absl::StatusOr<TensorSourcePtr> OpenStep(const fs::path& path) {
+  auto opened = OpenStepDirectory(path);
+  if (!opened.ok()) return WithOther(opened.status(), path.parent_path(), path);
+  return opened;
+}
+
 absl::StatusOr<TensorSourcePtr> OpenDirectory(const std::string& path) {
   const auto has = [&](const char* name) {
     std::error_code error;
     return fs::exists(fs::path(path) / name, error);
   };
-  if (has(kManifestName)) return OpenStepDirectory(path);
+  if (has(kManifestName)) return OpenStep(Plain(path));
   if (has(".metadata")) return OpenTorchDistributedCheckpoint(path);
   if (has(kSafetensorsIndexName)) return OpenSafetensorsIndex(path);
-  const std::string name = fs::path(path).lexically_normal().filename();
+  const std::string name = Plain(path).filename();
   // What a crash left of a checkpoint has files, and is none.
   if (IsStepName(name) || name.starts_with(std::string(".") + kStepPrefix)) {
-    return ReadStepDirectory(path).status();
+    return WithOther(ReadStepDirectory(Plain(path)).status(), Plain(path).parent_path());
   }
   if (has("model.safetensors")) return OpenSafetensors(path + "/model.safetensors");
-  MESHRUN_ASSIGN_OR_RETURN(const auto steps, ListStepDirectories(path));
-  if (!steps.empty()) return OpenStepDirectory(steps.back().path);
+  const auto steps = ListStepDirectories(path);
+  if (!steps.ok()) return WithOther(steps.status(), path);
+  if (!steps->empty()) return OpenStep(steps->back().path);
   return absl::NotFoundError(
       fmt::format("{} has no tensors: neither a complete step-N, nor {}, nor .metadata of "
                   "torch.distributed.checkpoint",

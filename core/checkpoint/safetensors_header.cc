@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "core/checkpoint/file_reads.h"
+#include "core/checkpoint/json_fields.h"
 #include "core/checkpoint/safetensors.h"
 #include "core/checkpoint/safetensors_constants.h"
 #include "core/status.h"
@@ -53,7 +54,7 @@ std::string OtherFormat(std::string_view path, std::string_view first) {
 // Takes the parser's events. Tensors have their offsets from the beginning of the data.
 class HeaderEvents : public nlohmann::json_sax<json> {
  public:
-  explicit HeaderEvents(SafetensorsHeader* header) : header_(*header) {}
+  HeaderEvents(std::string_view text, SafetensorsHeader* header) : text_(text), header_(*header) {}
 
   // Empty: the text is a header.
   const std::string& problem() const { return problem_; }
@@ -128,11 +129,8 @@ class HeaderEvents : public nlohmann::json_sax<json> {
     return true;
   }
 
-  bool parse_error(size_t position, const std::string&, const json::exception& error) override {
-    // The library's text repeats the last token, which may be the whole header.
-    const std::string_view text = error.what();
-    return Fail(text.size() <= kMostNamed ? std::string(text)
-                                          : fmt::format("parse error at byte {}", position));
+  bool parse_error(size_t read, const std::string&, const json::exception&) override {
+    return Fail(JsonProblem(text_, read, /*begin=*/kHeaderLengthBytes));
   }
 
  private:
@@ -173,6 +171,7 @@ class HeaderEvents : public nlohmann::json_sax<json> {
     return true;
   }
 
+  const std::string_view text_;
   SafetensorsHeader& header_;
   std::string problem_;
   size_t depth_ = 0;
@@ -270,18 +269,14 @@ absl::StatusOr<SafetensorsHeader> DecodeSafetensorsHeader(const std::string& pat
   if (content.size() != end) return HeaderError(path, "it is cut short");
   SafetensorsHeader header;
   header.file_bytes = file_bytes;
-  HeaderEvents events(&header);
-  try {
-    const std::string_view text = content.substr(kHeaderLengthBytes);
-    if (!json::sax_parse(text.begin(), text.end(), &events)) {
-      const std::string other = OtherFormat(path, content.substr(0, kHeaderLengthBytes));
-      if (!text.starts_with('{') && !other.empty()) {
-        return absl::DataLossError(fmt::format("{} {}", path, other));
-      }
-      return HeaderError(path, events.problem());
+  const std::string_view text = content.substr(kHeaderLengthBytes);
+  HeaderEvents events(text, &header);
+  if (!json::sax_parse(text.begin(), text.end(), &events)) {
+    const std::string other = OtherFormat(path, content.substr(0, kHeaderLengthBytes));
+    if (!text.starts_with('{') && !other.empty()) {
+      return absl::DataLossError(fmt::format("{} {}", path, other));
     }
-  } catch (const json::exception& error) {
-    return HeaderError(path, Named(error.what()));
+    return HeaderError(path, events.problem());
   }
   for (const auto& [name, entry] : header.tensors) {
     MESHRUN_RETURN_IF_ERROR(CheckEntry(path, name, entry));

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "core/checkpoint/file_reads.h"
+#include "core/checkpoint/json_fields.h"
 #include "core/checkpoint/safetensors.h"
 #include "core/status.h"
 
@@ -21,20 +22,21 @@ struct Index {
   std::map<std::string, std::string> notes;
 };
 
-absl::StatusOr<Index> DecodeIndex(const std::string& path, const std::string& content) {
-  try {
-    const json parsed = json::parse(content);
-    Index index;
-    parsed.at("weight_map").get_to(index.files);
-    const json metadata = parsed.value("metadata", json::object());
-    for (const auto& [key, value] : metadata.items()) {
-      index.notes[key] = value.is_string() ? value.get<std::string>() : value.dump();
-    }
-    return index;
-  } catch (const json::exception& error) {
-    return absl::DataLossError(
-        fmt::format("{} is damaged: {}", path, std::string(error.what()).substr(0, 200)));
+absl::StatusOr<Index> DecodeIndex(const std::string& content) {
+  MESHRUN_ASSIGN_OR_RETURN(const json parsed, ParseJson(content));
+  MESHRUN_RETURN_IF_ERROR(CheckJson("it", parsed, JsonKind::kObject));
+  Index index;
+  MESHRUN_ASSIGN_OR_RETURN(const json* files, JsonField(parsed, "weight_map", JsonKind::kObject));
+  for (const auto& [tensor, file] : files->items()) {
+    MESHRUN_RETURN_IF_ERROR(CheckJson("the file of " + tensor, file, JsonKind::kText));
+    index.files[tensor] = file.get<std::string>();
   }
+  MESHRUN_ASSIGN_OR_RETURN(const json* metadata,
+                           OptionalJsonField(parsed, "metadata", JsonKind::kObject));
+  for (const auto& [key, value] : metadata->items()) {
+    index.notes[key] = value.is_string() ? value.get<std::string>() : value.dump();
+  }
+  return index;
 }
 
 class IndexSource : public TensorSource {
@@ -86,8 +88,9 @@ class IndexSource : public TensorSource {
 absl::StatusOr<TensorSourcePtr> OpenSafetensorsIndex(const std::string& directory) {
   const std::string path = directory + "/" + kSafetensorsIndexName;
   MESHRUN_ASSIGN_OR_RETURN(const std::string content, ReadSmallFile(path, kMostIndexBytes));
-  MESHRUN_ASSIGN_OR_RETURN(Index index, DecodeIndex(path, content));
-  auto source = std::make_unique<IndexSource>(path, std::move(index));
+  auto index = DecodeIndex(content);
+  if (!index.ok()) return Annotate(index.status(), path + " is damaged");
+  auto source = std::make_unique<IndexSource>(path, *std::move(index));
   MESHRUN_RETURN_IF_ERROR(source->Open(directory));
   return source;
 }

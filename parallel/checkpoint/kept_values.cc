@@ -51,9 +51,16 @@ std::string counts_and_options(Optimizer& optimizer) {
 }
 
 void set_counts_and_options(Optimizer& optimizer, const std::string& bytes) {
-  const auto saved = nlohmann::json::parse(bytes);
-  set_group_options(optimizer, saved.at("options").get<std::vector<GroupOptions>>());
-  const auto counts = saved.at("counts").get<std::vector<int64_t>>();
+  std::vector<GroupOptions> options;
+  std::vector<int64_t> counts;
+  try {
+    const auto saved = nlohmann::json::parse(bytes);
+    saved.at("options").get_to(options);
+    saved.at("counts").get_to(counts);
+  } catch (const nlohmann::json::exception&) {
+    TORCH_CHECK(false, "what was kept of an optimizer is damaged: it has no counts and options");
+  }
+  set_group_options(optimizer, options);
   size_t next = 0;
   for_parameters(optimizer, [&](const at::Tensor& parameter, const std::string&) {
     ParameterState state = parameter_state(optimizer, parameter);

@@ -44,6 +44,19 @@ struct JobCommit {
   bool is_of_this_generation = false;
 };
 
+// Those with their own name. Where one cannot be read, the error says which other one there is.
+std::vector<StepDirectory> named_in(const std::string& directory) {
+  try {
+    return value_of(ListStepDirectories(directory));
+  } catch (const DamagedCheckpoint& error) {
+    const std::optional<CommittedStep> other = newest_named(directory);
+    if (!other) throw;
+    throw DamagedCheckpoint(
+        fmt::format("{}; to go on from {}, remove the damaged checkpoint and submit a new job",
+                    error.what(), named_path(directory, other->step)));
+  }
+}
+
 // What a rank finds for its host.
 json offers_in(const std::string& directory) {
   json offers = json::array();
@@ -55,7 +68,7 @@ json offers_in(const std::string& directory) {
                       {"path", named_path(directory, found.manifest.step)},
                       {"named", is_named}});
   };
-  for (const StepDirectory& found : value_of(ListStepDirectories(directory))) add(found, true);
+  for (const StepDirectory& found : named_in(directory)) add(found, true);
   for (const StepDirectory& found : unfinished_steps(directory)) add(found, false);
   return offers;
 }

@@ -117,7 +117,7 @@ TEST(ManifestTest, InfiniteOptionsComeBack) {
   EXPECT_TRUE(std::isnan(options.at("momentum")));
   std::string other = text;
   other.replace(other.find("\"-inf\""), 6, "\"few\"");
-  EXPECT_EQ(Problem(other), "m is damaged: \"few\" is not a number");
+  EXPECT_EQ(Problem(other), "m is damaged: eps of optimizer_options is \"few\", not a number");
 }
 
 TEST(ManifestTest, ReadsWhatEarlierVersionsWrote) {
@@ -173,8 +173,17 @@ TEST(ManifestTest, EveryNumberAndNameIsChecked) {
       {"\"global_shape\":[8,4]", "\"global_shape\":[-8,4]", "global_shape is -8"},
       {"\"model.node-a", "\"../model", "its name is not that of a file in the checkpoint"},
       {"\"model.node-a", "\"/model", "its name is not that of a file in the checkpoint"},
-      {"\"hosts\": [", "\"hosts\": [1,", "must be string"},
-      {"\"written\"", "\"wrote\"", "written"},
+      {"\"hosts\": [", "\"hosts\": [1,", "an entry of hosts is 1, not a text"},
+      {"\"written\"", "\"wrote\"", "it has no written"},
+      {"\"files\"", "\"file\"", "it has no files"},
+      {"\"save\": \"4be1c2\"", "\"save\": 5", "save is 5, not a text"},
+      {"\"sampler\": {", "\"sampler\": [], \"x\": {", "sampler is a list, not an object"},
+      {"\"seed\":\"7\"", "\"seed\":7", "seed of sampler is 7, not a text"},
+      {"\"cpu\":\"00ff10\"", "\"cpu\":\"00ff1\"",
+       "cpu of random_generators: hexadecimal bytes are cut short"},
+      {"\"cpu\":\"00ff10\"", "\"cpu\":null", "cpu of random_generators is null, not a text"},
+      {"\"tensor\":\"w\"", "\"tensor\":{}", "tensor is an object, not a text"},
+      {"\"lr\":0.1", "\"lr\":1e999", "it has a number that is too large"},
   };
   for (const auto& [from, to, problem] : wrong) {
     EXPECT_THAT(Problem(with(from, to)), AllOf(StartsWith("m is damaged"), HasSubstr(problem)))
@@ -188,9 +197,28 @@ TEST(ManifestTest, EveryNumberAndNameIsChecked) {
 
 TEST(ManifestTest, EveryTruncationIsFound) {
   const std::string text = EncodeManifest(Full());
-  for (size_t size = 0; size + 2 < text.size(); ++size) {
-    EXPECT_THAT(Problem(text.substr(0, size)), StartsWith("m is damaged")) << size;
+  EXPECT_EQ(Problem(""), "m is damaged: it is empty");
+  for (size_t size = 1; size + 2 < text.size(); ++size) {
+    EXPECT_THAT(
+        Problem(text.substr(0, size)),
+        StartsWith("m is damaged: it ends in the middle, after byte " + std::to_string(size - 1)))
+        << size;
   }
+}
+
+TEST(ManifestTest, WhatIsNotJsonIsNamedByByteAndLine) {
+  const std::string text = EncodeManifest(Full());
+  const size_t at = text.find("\"step\"");
+  const auto with = [&](char byte) {
+    std::string damaged = text;
+    damaged[at] = byte;
+    return damaged;
+  };
+  const std::string place = "m is damaged: it is not JSON at byte " + std::to_string(at);
+  EXPECT_EQ(Problem(with('x')), place + ", line 5");
+  EXPECT_EQ(Problem(with('\0')), place + ", line 5, which is 0");
+  EXPECT_EQ(Problem("{]"), "m is damaged: it is not JSON at byte 1");
+  EXPECT_EQ(Problem("[]"), "m is damaged: it is a list, not an object");
 }
 
 TEST(ManifestTest, DamagedOnesAreErrorsOrConsistent) {

@@ -17,6 +17,7 @@ namespace meshrun {
 namespace {
 
 using ::testing::AllOf;
+using ::testing::EndsWith;
 using ::testing::HasSubstr;
 using testing::Mutated;
 using ::testing::StartsWith;
@@ -121,7 +122,10 @@ TEST(SafetensorsTest, EveryInconsistencyIsNamed) {
   EXPECT_THAT(Problem(one(R"({"dtype":"F4","shape":[8],"data_offsets":[0,4]})")),
               HasSubstr("less than a byte"));
   EXPECT_THAT(Problem(File("[]", "")), HasSubstr("not an object"));
-  EXPECT_THAT(Problem(File("", "")), StartsWith("f is damaged"));
+  EXPECT_THAT(Problem(File("", "")), AllOf(StartsWith("f is damaged"), HasSubstr("it is empty")));
+  // Bytes are those of the file.
+  EXPECT_THAT(Problem(File("{]", "")), EndsWith("it is not JSON at byte 9"));
+  EXPECT_THAT(Problem(File(R"({"x":)", "")), EndsWith("it ends in the middle, after byte 12"));
   EXPECT_THAT(Problem(File(R"({"__metadata__":{"a":1}})", "")), HasSubstr("a of __metadata__"));
   EXPECT_THAT(Problem(File(R"({"__metadata__":["a"]})", "")), HasSubstr("not an object"));
 }
@@ -255,8 +259,18 @@ TEST(SafetensorsIndexTest, TensorsOfSeveralFilesAreOne) {
               HasSubstr("is not in its directory"));
   EXPECT_THAT(MessageOf(index(R"({"weight_map": {"x": "c.safetensors"}})").status()),
               HasSubstr("c.safetensors"));
-  for (const char* wrong : {"", "[]", "{}", R"({"weight_map": {"x": 1}})"}) {
-    EXPECT_EQ(index(wrong).status().code(), absl::StatusCode::kDataLoss) << wrong;
+  const std::pair<const char*, const char*> wrong[] = {
+      {"", "it is empty"},
+      {"[]", "it is a list, not an object"},
+      {"{}", "it has no weight_map"},
+      {"{\n\"weight_map\": ", "it ends in the middle, after byte 15, line 2"},
+      {R"({"weight_map": {"x": 1}})", "the file of x is 1, not a text"},
+      {R"({"weight_map": {}, "metadata": []})", "metadata is a list, not an object"},
+  };
+  for (const auto& [text, problem] : wrong) {
+    const absl::Status status = index(text).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss) << text;
+    EXPECT_THAT(MessageOf(status), EndsWith(std::string(" is damaged: ") + problem));
   }
 }
 

@@ -17,6 +17,7 @@ namespace {
 using ::testing::AllOf;
 using ::testing::ElementsAre;
 using testing::EncodeTensors;
+using ::testing::EndsWith;
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
 using testing::TemporaryDirectory;
@@ -89,7 +90,30 @@ TEST(StepDirectoryTest, OneWithoutAManifestIsNotComplete) {
               AllOf(StartsWith(directory / "step-8"), HasSubstr("not a complete checkpoint")));
   EXPECT_EQ(ReadStepDirectory(directory / "step-9").status().code(), absl::StatusCode::kNotFound);
   EXPECT_EQ(OpenTensors(directory / "step-8").status().code(), absl::StatusCode::kDataLoss);
-  EXPECT_EQ(OpenTensors(directory / "step-8/").status().code(), absl::StatusCode::kDataLoss);
+  EXPECT_THAT(MessageOf(OpenTensors(directory / "step-8/").status()),
+              EndsWith("step-8 is not a complete checkpoint: it has no manifest.json"));
+}
+
+TEST(StepDirectoryTest, BesideADamagedOneAnotherIsNamed) {
+  const TemporaryDirectory directory;
+  const auto problem = [&](const std::string& path) {
+    return MessageOf(OpenTensors(directory / path).status());
+  };
+  WriteStep(directory, At(30, 1), kFiles);
+  WriteStep(directory, At(40, 2), kFiles);
+  const std::string end = "; another checkpoint to use: " + directory / "step-30";
+  const std::string text = directory.Read("step-40/manifest.json");
+  directory.Write("step-40/kept.safetensors", "");
+  for (const char* path : {"", "step-40", "step-40/"}) EXPECT_THAT(problem(path), EndsWith(end));
+  directory.Write("step-40/manifest.json", text.substr(0, 100));
+  for (const char* path : {"", "step-40", "step-40/"}) {
+    EXPECT_THAT(problem(path), AllOf(StartsWith(directory / "step-40/manifest.json is damaged: it"),
+                                     EndsWith(end)));
+  }
+  std::filesystem::remove(directory / "step-40/manifest.json");
+  EXPECT_THAT(problem("step-40"), EndsWith("it has no manifest.json" + end));
+  std::filesystem::remove_all(directory / "step-30");
+  EXPECT_THAT(problem("step-40"), EndsWith("it has no manifest.json"));
 }
 
 TEST(StepDirectoryTest, ItsTensorsHaveTheirFilesNames) {
