@@ -161,14 +161,15 @@ absl::StatusOr<Verification> Verify(const std::string& path, const VerifyOptions
     MESHRUN_ASSIGN_OR_RETURN(const auto entries, ListCheckpoints(path));
     bool any = false;
     for (const CheckpointEntry& entry : entries) {
-      if (entry.state == CheckpointEntry::State::kUnfinished) {
+      if (!IsStepName(entry.name)) {
         verifier.unfinished().push_back(path + "/" + entry.name);
         continue;
       }
+      // Also one without a manifest: no writer leaves it so.
       any = true;
       verifier.AddCheckpoint(path + "/" + entry.name);
     }
-    if (!any) return absl::NotFoundError(path + " has no complete checkpoint");
+    if (!any) return absl::NotFoundError(path + " has no checkpoint, only unfinished ones");
   } else if (std::filesystem::exists(std::filesystem::path(path) / kManifestName, error)) {
     verifier.AddCheckpoint(path);
   } else {

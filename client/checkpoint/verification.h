@@ -32,7 +32,8 @@ struct Verification {
   uint64_t bytes = 0;
   std::vector<Damage> damages;  // the first ones, in the order of files and places
   uint64_t more_damages = 0;    // that are not in the list
-  // Checkpoints that are not complete, which are not read.
+  // What a writer has not finished or not removed, under hidden names: it is not read, and no
+  // damage. A step-N without manifest.json is damage.
   std::vector<std::string> unfinished;
   // Checkpoints of which other hosts have a part: what is here is read.
   std::vector<std::string> parts;

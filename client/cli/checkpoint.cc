@@ -199,8 +199,8 @@ void AddCheckpoint(FlagSet& root, Commands* commands) {
   FlagSet verify = checkpoint.Command(
       "verify",
       "Reads everything, and compares it with its hashes\n\n"
-      "Every damaged place is named, by file, tensor and bytes. Exits 1 if there is one. Formats\n"
-      "without hashes are read as a whole.");
+      "Every damaged place is named, by file, tensor and bytes. Exits 1 if there is one, and if a\n"
+      "step-N lacks its manifest.json or a file. Formats without hashes are read as a whole.");
   verify.Number("--jobs", &values->jobs, "Threads that read (default: one for each core, up to 8)",
                 1, kMostJobs);
   FlagSet convert = checkpoint.Command(

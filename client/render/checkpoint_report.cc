@@ -101,7 +101,8 @@ std::string VerificationReport(const std::string& path, const Verification& veri
     out += fmt::format("and {} more damaged places\n", verification.more_damages);
   }
   for (const std::string& each : verification.unfinished) {
-    out += fmt::format("{} is not complete, and was not read\n", EscapeControls(each));
+    out += fmt::format("{} is of a save under way, or left by a crash: it was not read\n",
+                       EscapeControls(each));
   }
   for (const std::string& each : verification.parts) {
     out += fmt::format("{} has files on other hosts, which were not read\n", EscapeControls(each));

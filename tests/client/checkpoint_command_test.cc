@@ -67,6 +67,16 @@ TEST_F(CheckpointCommandTest, VerifyExits1WhereSomethingIsDamaged) {
   EXPECT_EQ(Json({"verify", files_.path()}, 1).at("damages").size(), 1u);
 }
 
+TEST_F(CheckpointCommandTest, VerifyExits1WhereAStepIsNotComplete) {
+  files_.Write(".step-700.node-a.3.unfinished/model.safetensors", "");
+  EXPECT_EQ(Checkpoint({"verify", files_.path()}).code, 0);
+  files_.Write("step-700/model.safetensors", "");
+  const Result found = Checkpoint({"verify", files_.path()});
+  EXPECT_EQ(found.code, 1);
+  EXPECT_THAT(found.out, HasSubstr("step-700 is not a complete checkpoint: it has no manifest"));
+  EXPECT_EQ(Checkpoint({"verify", files_ / "step-700"}).code, 1);
+}
+
 TEST_F(CheckpointCommandTest, ConvertReplacesOnlyByForce) {
   const std::string to = files_ / "out.safetensors";
   EXPECT_EQ(Json({"convert", files_.path(), to}).at("tensors"), 1);

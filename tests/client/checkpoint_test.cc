@@ -134,9 +134,10 @@ TEST(VerificationTest, EveryDamagedPlaceIsNamedAndTheRestIsRead) {
   const TemporaryDirectory directory;
   WriteStep(directory, At(5, 1), Files());
   WriteStep(directory, At(6, 2), Files(), 1);
-  directory.Write("step-7/model.safetensors", "");
+  directory.Write(".step-7.node-a.3.unfinished/model.safetensors", "");
   EXPECT_TRUE(Verified(directory.path()).damages.empty());
-  EXPECT_THAT(Verified(directory.path()).unfinished, ElementsAre(directory / "step-7"));
+  EXPECT_THAT(Verified(directory.path()).unfinished,
+              ElementsAre(directory / ".step-7.node-a.3.unfinished"));
   // A byte of the header, two of tensors, one of the file of version 1.
   std::string model = Files().at("model.safetensors");
   model[10] ^= 1;
@@ -186,8 +187,27 @@ TEST(VerificationTest, AFormatWithoutHashesIsRead) {
   EXPECT_THAT(VerificationReport("f", found), HasSubstr("no hashes to compare"));
   VerifyOptions options;
   EXPECT_EQ(Verify(directory / "absent", options).status().code(), absl::StatusCode::kNotFound);
-  directory.Write("only/step-7/model.safetensors", "");
+  directory.Write("only/.step-7.node-a.3.unfinished/model.safetensors", "");
   EXPECT_EQ(Verify(directory / "only", options).status().code(), absl::StatusCode::kNotFound);
+}
+
+TEST(VerificationTest, AStepThatIsNotCompleteIsDamage) {
+  const TemporaryDirectory directory;
+  WriteStep(directory, At(5, 1), Files());
+  WriteStep(directory, At(6, 2), Files());
+  std::filesystem::remove(directory / "step-6/optimizer.safetensors");
+  directory.Write("step-7/model.safetensors", "");
+  std::filesystem::create_directory(directory / "step-8");
+  std::vector<std::string> messages;
+  const Verification found = Verified(directory.path());
+  for (const Damage& damage : found.damages) messages.push_back(damage.message);
+  const std::string end = " is not a complete checkpoint: it has no manifest.json";
+  EXPECT_THAT(messages, ElementsAre(directory / "step-6/optimizer.safetensors is missing",
+                                    directory / "step-7" + end, directory / "step-8" + end));
+  EXPECT_THAT(found.unfinished, ElementsAre());
+  // Also where there is no other.
+  for (const char* step : {"step-5", "step-6"}) std::filesystem::remove_all(directory / step);
+  EXPECT_EQ(Verified(directory.path()).damages.size(), 2u);
 }
 
 TEST(ConversionTest, TakesTheModelAndWithAllTheRest) {
