@@ -1,10 +1,10 @@
 #include "core/checkpoint/checked_file.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <utility>
-#include <vector>
 
 #include "core/checkpoint/file_reads.h"
 #include "core/checkpoint/xxh3.h"
@@ -15,7 +15,7 @@ namespace meshrun {
 namespace {
 
 constexpr uint64_t kBlock = 1 << 20;
-constexpr size_t kMostNamed = 3;  // tensors in a sentence
+constexpr size_t kMostNamed = 5;  // tensors in a sentence
 
 }  // namespace
 
@@ -118,8 +118,11 @@ absl::Status CheckedFile::Verify(size_t begin, size_t end) const {
       Read(std::span(&all, 1), [&](uint64_t, std::string_view bytes) { stream.Add(bytes); }));
   const std::string hash = HexEncode(stream.Finish());
   if (hash == file_.sha256) return absl::OkStatus();
-  return absl::DataLossError(fmt::format(
-      "{} is damaged: its SHA-256 is {}, that of what was written {}", path_, hash, file_.sha256));
+  return absl::DataLossError(
+      fmt::format("{} is damaged: its SHA-256 is {}, that of what was written {}; a checkpoint of "
+                  "version 1 has "
+                  "one hash for each file, so which tensor is damaged is not known",
+                  path_, hash, file_.sha256));
 }
 
 CheckedFile::Interval CheckedFile::ChunkPlace(size_t chunk) const {
@@ -131,8 +134,17 @@ absl::Status CheckedFile::ReadChunk(size_t chunk, std::string* bytes) const {
   bytes->resize(place.end - place.begin);
   MESHRUN_RETURN_IF_ERROR(ReadAt(fd_, path_, place.begin, *bytes));
   if (Xxh3(*bytes) == file_.chunks[chunk].hash) return absl::OkStatus();
-  return absl::DataLossError(fmt::format("{} is damaged: {} (bytes {} to {} of the file)", path_,
-                                         Contents(place), place.begin, place.end - 1));
+  const std::vector<std::string> parts = Contents(place);
+  const std::vector<std::string> named(parts.begin(),
+                                       parts.begin() + std::min(parts.size(), kMostNamed));
+  std::string text = fmt::format("{} is damaged: {}", path_, fmt::join(named, ", "));
+  if (parts.size() > named.size()) text += fmt::format(" and {} more", parts.size() - named.size());
+  text += fmt::format(" (bytes {} to {} of the file", place.begin, place.end - 1);
+  if (parts.size() > 1) {
+    text += fmt::format("; these {} have one hash, so which of them is damaged is not known",
+                        parts.size());
+  }
+  return absl::DataLossError(text + ")");
 }
 
 uint64_t CheckedFile::DataBegin() const {
@@ -141,9 +153,9 @@ uint64_t CheckedFile::DataBegin() const {
   return begin;
 }
 
-std::string CheckedFile::Contents(const Interval& place) const {
+std::vector<std::string> CheckedFile::Contents(const Interval& place) const {
   if (header_.file_bytes == 0) {
-    return place.begin == 0 ? "its header, or what follows it" : "what its damaged header names";
+    return {place.begin == 0 ? "its header, or what follows it" : "what its damaged header names"};
   }
   std::vector<std::pair<uint64_t, std::string>> parts;
   if (place.begin < DataBegin()) parts.emplace_back(place.begin, "its header");
@@ -155,12 +167,9 @@ std::string CheckedFile::Contents(const Interval& place) const {
                                           end - 1 - entry.begin, name));
   }
   std::sort(parts.begin(), parts.end());
-  std::string text;
-  for (size_t i = 0; i < std::min(parts.size(), kMostNamed); ++i) {
-    text += (i == 0 ? "" : ", ") + parts[i].second;
-  }
-  if (parts.size() > kMostNamed) text += fmt::format(" and {} more", parts.size() - kMostNamed);
-  return text;
+  std::vector<std::string> texts;
+  for (auto& [begin, text] : parts) texts.push_back(std::move(text));
+  return texts;
 }
 
 }  // namespace meshrun

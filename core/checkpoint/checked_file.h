@@ -3,7 +3,8 @@
 //
 // Threads: several may read at a time. Errors: see tensor_source.h. DATA_LOSS names the file, the
 // tensor, and the place: "DIR/step-5/model.safetensors is damaged: bytes 1048576 to 2097151 of
-// layers.3.weight (bytes 1064960 to 2113535 of the file)".
+// layers.3.weight (bytes 1064960 to 2113535 of the file)". Small tensors share a chunk and its
+// hash: the error names them, and says that the hash does not tell which of them it is.
 #pragma once
 
 #include <cstdint>
@@ -12,6 +13,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -64,8 +66,8 @@ class CheckedFile {
   absl::Status ReadChunk(size_t chunk, std::string* bytes) const;
   // Where the first tensor begins.
   uint64_t DataBegin() const;
-  // The header and the tensors that have a part there, for sentences.
-  std::string Contents(const Interval& place) const;
+  // The header and the tensors that have a part there, for sentences, in the order of the file.
+  std::vector<std::string> Contents(const Interval& place) const;
 
   const std::string path_;
   const Manifest::File& file_;

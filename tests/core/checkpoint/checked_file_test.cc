@@ -98,8 +98,25 @@ TEST_F(CheckedFileTest, ADamagedByteIsNamedByTensorAndPlace) {
 
 TEST_F(CheckedFileTest, ADamagedChunkOfSeveralTensorsNamesThem) {
   Damage(header_bytes_ + 45);
-  EXPECT_THAT(Problem(Open()->VerifyAll()),
-              HasSubstr("bytes 32 to 39 of a, bytes 0 to 3 of b, bytes 0 to 3 of c (bytes "));
+  const std::string at = std::to_string(header_bytes_ + 32);
+  const std::string last = std::to_string(header_bytes_ + 47);
+  EXPECT_EQ(Problem(Open()->VerifyAll()),
+            " is damaged: bytes 32 to 39 of a, bytes 0 to 3 of b, bytes 0 to 3 of c (bytes " + at +
+                " to " + last +
+                " of the file; these 3 have one hash, so which of them is damaged is not known)");
+}
+
+TEST_F(CheckedFileTest, OfManyTensorsInAChunkAFewAreNamedAndTheRestCounted) {
+  testing::StoredTensors tensors;
+  for (const char* name : {"a", "b", "c", "d", "e", "f", "g"}) tensors[name] = {{"U8", {1}}, "x"};
+  std::string content = EncodeTensors(tensors);
+  const Manifest::File file = Hashed(content, 16);
+  content.back() ^= 1;
+  const auto opened = CheckedFile::Open(directory_.Write("f", content), file);
+  ASSERT_TRUE(opened.ok()) << opened.status();
+  EXPECT_THAT(Problem((*opened)->VerifyAll()),
+              AllOf(HasSubstr("bytes 0 to 0 of d, bytes 0 to 0 of e and 2 more (bytes "),
+                    HasSubstr("; these 7 have one hash, so which of them")));
 }
 
 TEST_F(CheckedFileTest, DamageInTheHeaderIsSaid) {
@@ -154,7 +171,8 @@ TEST_F(CheckedFileTest, AFileOfVersion1IsComparedAsAWhole) {
   file = CheckedFile::Open(path_, whole);
   ASSERT_TRUE(file.ok()) << file.status();
   EXPECT_THAT(Problem((*file)->VerifyAll()),
-              AllOf(StartsWith(" is damaged: its SHA-256 is "), HasSubstr(whole.sha256)));
+              AllOf(StartsWith(" is damaged: its SHA-256 is "), HasSubstr(whole.sha256),
+                    HasSubstr("which tensor is damaged is not known")));
 }
 
 TEST(Xxh3Test, IsThatOfXxh128sum) {
