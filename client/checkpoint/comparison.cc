@@ -7,8 +7,8 @@
 #include <limits>
 #include <utility>
 
-#include "client/checkpoint/conversion.h"
 #include "client/checkpoint/elements.h"
+#include "core/checkpoint/open_tensors.h"
 #include "core/status.h"
 
 namespace meshrun::client {
@@ -100,17 +100,9 @@ class Comparer {
       : a_(a), b_(b), options_(options) {}
 
   absl::StatusOr<Comparison> Run() {
-    const bool one_is_ours =
-        (a_.Format() == "meshrun checkpoint") != (b_.Format() == "meshrun checkpoint");
-    const auto is_left_out = [&](const TensorSource& source, const std::string& name) {
-      const TensorSource& other = &source == &a_ ? b_ : a_;
-      return one_is_ours && IsBesideModel(source, name) && !other.Tensors().contains(name);
-    };
     std::vector<std::string> both;
     for (const auto& [name, tensor] : a_.Tensors()) {
-      if (is_left_out(a_, name)) {
-        ++result_.left_out;
-      } else if (!b_.Tensors().contains(name)) {
+      if (!b_.Tensors().contains(name)) {
         result_.only_in_a.push_back(name);
       } else {
         both.push_back(name);
@@ -118,11 +110,7 @@ class Comparer {
       }
     }
     for (const auto& [name, tensor] : b_.Tensors()) {
-      if (is_left_out(b_, name)) {
-        ++result_.left_out;
-      } else if (!a_.Tensors().contains(name)) {
-        result_.only_in_b.push_back(name);
-      }
+      if (!a_.Tensors().contains(name)) result_.only_in_b.push_back(name);
     }
     for (const std::string& name : both) MESHRUN_RETURN_IF_ERROR(CompareTensor(name));
     return std::move(result_);
@@ -187,6 +175,15 @@ class Comparer {
   uint64_t all_ = 0;
 };
 
+// Whether it has an optimizer's tensors or kept ones: in files of a checkpoint that are not opened,
+// or as 'convert --all' writes them.
+bool HasMoreThanModel(const TensorSource& source) {
+  return !source.FilesLeftOut().empty() ||
+         std::ranges::any_of(source.Tensors(), [](const auto& tensor) {
+           return tensor.first.starts_with("optimizer/") || tensor.first.starts_with("kept/");
+         });
+}
+
 }  // namespace
 
 bool Comparison::equal() const {
@@ -199,6 +196,20 @@ bool Comparison::equal() const {
 absl::StatusOr<Comparison> Compare(const TensorSource& a, const TensorSource& b,
                                    const CompareOptions& options) {
   return Comparer(a, b, options).Run();
+}
+
+absl::StatusOr<Comparison> Compare(const std::string& a, const std::string& b,
+                                   const CompareOptions& options) {
+  MESHRUN_ASSIGN_OR_RETURN(TensorSourcePtr left, OpenTensors(a, StepFiles::kModel));
+  MESHRUN_ASSIGN_OR_RETURN(TensorSourcePtr right, OpenTensors(b, StepFiles::kModel));
+  if (HasMoreThanModel(*left) && HasMoreThanModel(*right)) {
+    MESHRUN_ASSIGN_OR_RETURN(left, OpenTensors(a));
+    MESHRUN_ASSIGN_OR_RETURN(right, OpenTensors(b));
+  }
+  MESHRUN_ASSIGN_OR_RETURN(Comparison comparison, Compare(*left, *right, options));
+  comparison.left_out = left->FilesLeftOut();
+  for (std::string& file : right->FilesLeftOut()) comparison.left_out.push_back(std::move(file));
+  return comparison;
 }
 
 }  // namespace meshrun::client

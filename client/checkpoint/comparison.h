@@ -42,8 +42,8 @@ struct Comparison {
   // In bits, in dtype or in shape.
   std::vector<TensorDifference> different;
   uint64_t bit_equal = 0;
-  // Beside the model, and not in the other, which is not a checkpoint.
-  uint64_t left_out = 0;
+  // Files of a checkpoint beside its model, which were not read: the other has nothing of the kind.
+  std::vector<std::string> left_out;
 
   // Within the tolerance.
   bool equal() const;
@@ -55,9 +55,12 @@ struct CompareOptions {
   std::function<void(uint64_t done, uint64_t all)> progress = {};
 };
 
-// Memory: two blocks. Where one of both is a checkpoint of ours and the other is not, what the
-// checkpoint has beside its model, and the other has not, is left out.
+// Memory: two blocks.
 absl::StatusOr<Comparison> Compare(const TensorSource& a, const TensorSource& b,
+                                   const CompareOptions& options);
+// The same for what lies at two paths. The optimizer and what the program kept are read where both
+// have them.
+absl::StatusOr<Comparison> Compare(const std::string& a, const std::string& b,
                                    const CompareOptions& options);
 
 }  // namespace meshrun::client

@@ -74,21 +74,14 @@ absl::Status WriteTensors(const TensorSource& source, const SafetensorsHeader& h
 
 }  // namespace
 
-bool IsBesideModel(const TensorSource& source, const std::string& name) {
-  return source.Format() == "meshrun checkpoint" &&
-         (name.starts_with("optimizer/") || name.starts_with("kept/"));
-}
-
 absl::StatusOr<Conversion> Convert(const std::string& from, const std::string& to,
                                    const ConvertOptions& options) {
   MESHRUN_RETURN_IF_ERROR(CheckTarget(to, options.force));
-  MESHRUN_ASSIGN_OR_RETURN(const TensorSourcePtr source, OpenTensors(from));
+  MESHRUN_ASSIGN_OR_RETURN(const TensorSourcePtr source,
+                           OpenTensors(from, options.all ? StepFiles::kAll : StepFiles::kModel));
   Conversion conversion;
   conversion.format = source->Format();
-  std::map<std::string, TensorInfo> tensors;
-  for (const auto& [name, tensor] : source->Tensors()) {
-    if (options.all || !IsBesideModel(*source, name)) tensors[name] = tensor;
-  }
+  const std::map<std::string, TensorInfo>& tensors = source->Tensors();
   // Hugging Face's libraries refuse a file without this field.
   std::map<std::string, std::string> metadata = {{"format", "pt"}};
   for (const auto& [key, value] : source->Notes()) metadata[EscapeBytes(key)] = EscapeBytes(value);
@@ -111,7 +104,7 @@ absl::StatusOr<Conversion> Convert(const std::string& from, const std::string& t
   if (options.unfinished) options.unfinished("");
   MESHRUN_RETURN_IF_ERROR(written);
   conversion.tensors = tensors.size();
-  conversion.left_out = source->Tensors().size() - tensors.size();
+  conversion.left_out = source->FilesLeftOut();
   conversion.bytes = header.file_bytes;
   return conversion;
 }

@@ -4,17 +4,15 @@
 #include <cstdint>
 #include <functional>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "core/checkpoint/tensor_source.h"
 
 namespace meshrun::client {
 
-// Whether the tensor belongs to the optimizer or to what a program keeps, in a checkpoint of ours.
-bool IsBesideModel(const TensorSource& source, const std::string& name);
-
 struct ConvertOptions {
-  // Also what IsBesideModel() is true of.
+  // Takes a checkpoint's optimizer and kept values, too. Else their files are not read.
   bool all = false;
   // Replaces a file that is there.
   bool force = false;
@@ -28,8 +26,9 @@ struct ConvertOptions {
 struct Conversion {
   std::string format;  // what it was
   size_t tensors = 0;
-  size_t left_out = 0;  // that are beside the model
-  uint64_t bytes = 0;   // of the file
+  uint64_t bytes = 0;  // of the file
+  // Files of a checkpoint beside its model, which were not read.
+  std::vector<std::string> left_out;
 };
 
 // Memory: one block. The file appears under its name when it is whole and on the disk.

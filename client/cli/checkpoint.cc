@@ -17,7 +17,6 @@
 #include "client/cli/context.h"
 #include "client/render/checkpoint_report.h"
 #include "client/render/progress_line.h"
-#include "core/checkpoint/open_tensors.h"
 #include "core/exit_codes.h"
 #include "core/status.h"
 
@@ -153,11 +152,9 @@ absl::StatusOr<Comparison> CompareFlagged(const CheckpointFlags& flags, CompareO
     MESHRUN_ASSIGN_OR_RETURN(tolerance.absolute, ParseTolerance("--atol", flags.atol));
     options->tolerance = tolerance;
   }
-  MESHRUN_ASSIGN_OR_RETURN(const TensorSourcePtr a, OpenTensors(flags.path));
-  MESHRUN_ASSIGN_OR_RETURN(const TensorSourcePtr b, OpenTensors(flags.other));
   ProgressOnTerminal progress("compared");
   options->progress = std::ref(progress);
-  return Compare(*a, *b, *options);
+  return Compare(flags.path, flags.other, *options);
 }
 
 int Diff(const CheckpointFlags& flags) {
@@ -208,8 +205,8 @@ void AddCheckpoint(FlagSet& root, Commands* commands) {
       "Writes tensors of any readable format into one safetensors file\n\n"
       "Dtypes, shapes and bytes stay as they are; a complex128 tensor becomes an F64 tensor with "
       "a\n"
-      "last dimension of 2. Of a checkpoint it takes the model, under its plain names. The file\n"
-      "appears when it is whole and on the disk.");
+      "last dimension of 2. Of a checkpoint it takes the model, under its plain names, and reads\n"
+      "no other file. The file appears when it is whole and on the disk.");
   convert.Switch("--all", &values->all,
                  "Take a checkpoint's optimizer/ too, and kept/, what the program kept");
   convert.Switch("--force", &values->force, "Replace TO if it is there");

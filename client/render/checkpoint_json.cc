@@ -130,7 +130,7 @@ std::string ConversionJson(const std::string& from, const std::string& to,
                   {"format", conversion.format},
                   {"to", EscapeBytes(to)},
                   {"tensors", conversion.tensors},
-                  {"leftOut", conversion.left_out},
+                  {"leftOut", Names(conversion.left_out)},
                   {"bytes", conversion.bytes}});
 }
 
@@ -159,7 +159,7 @@ std::string ComparisonJson(const std::string& a, const std::string& b,
                   {"different", std::move(different)},
                   {"onlyInA", Names(comparison.only_in_a)},
                   {"onlyInB", Names(comparison.only_in_b)},
-                  {"leftOut", comparison.left_out}});
+                  {"leftOut", Names(comparison.left_out)}});
 }
 
 }  // namespace meshrun::client

@@ -120,9 +120,10 @@ std::string ConversionReport(const std::string& to, const Conversion& conversion
   std::string out =
       fmt::format("{}  {}, {}, from {}\n", EscapeControls(to), Count(conversion.tensors, "tensor"),
                   FormatBytes(conversion.bytes), conversion.format);
-  if (conversion.left_out > 0) {
-    out += fmt::format("  {} of optimizer/ and kept/ left out: --all takes them too\n",
-                       Count(conversion.left_out, "tensor"));
+  if (!conversion.left_out.empty()) {
+    out += EscapeControls(fmt::format("  not read: {}: --all takes their tensors too",
+                                      fmt::join(conversion.left_out, ", "))) +
+           "\n";
   }
   return out;
 }
@@ -153,9 +154,10 @@ std::string ComparisonReport(const std::string& a, const std::string& b,
                fmt::format("{:.3g}", each.relative_norm)});
   }
   if (!table.empty()) out += table.Render(0, width);
-  if (comparison.left_out > 0) {
-    out += fmt::format("{} of optimizer/ and kept/ not compared: the other has none\n",
-                       Count(comparison.left_out, "tensor"));
+  if (!comparison.left_out.empty()) {
+    out += EscapeControls(fmt::format("not compared: {}: the other has nothing of the kind",
+                                      fmt::join(comparison.left_out, ", "))) +
+           "\n";
   }
   out += fmt::format("{} bit-equal, {} different, {} only in one\n",
                      Count(comparison.bit_equal, "tensor"), comparison.different.size(),

@@ -45,18 +45,18 @@ absl::Status WithOther(const absl::Status& status, const fs::path& directory,
                                          std::string(status.message()), others->back().path));
 }
 
-absl::StatusOr<TensorSourcePtr> OpenStep(const fs::path& path) {
-  auto opened = OpenStepDirectory(path);
+absl::StatusOr<TensorSourcePtr> OpenStep(const fs::path& path, StepFiles files) {
+  auto opened = OpenStepDirectory(path, files);
   if (!opened.ok()) return WithOther(opened.status(), path.parent_path(), path);
   return opened;
 }
 
-absl::StatusOr<TensorSourcePtr> OpenDirectory(const std::string& path) {
+absl::StatusOr<TensorSourcePtr> OpenDirectory(const std::string& path, StepFiles files) {
   const auto has = [&](const char* name) {
     std::error_code error;
     return fs::exists(fs::path(path) / name, error);
   };
-  if (has(kManifestName)) return OpenStep(Plain(path));
+  if (has(kManifestName)) return OpenStep(Plain(path), files);
   if (has(".metadata")) return OpenTorchDistributedCheckpoint(path);
   if (has(kSafetensorsIndexName)) return OpenSafetensorsIndex(path);
   const std::string name = Plain(path).filename();
@@ -67,7 +67,7 @@ absl::StatusOr<TensorSourcePtr> OpenDirectory(const std::string& path) {
   if (has("model.safetensors")) return OpenSafetensors(path + "/model.safetensors");
   const auto steps = ListStepDirectories(path);
   if (!steps.ok()) return WithOther(steps.status(), path);
-  if (!steps->empty()) return OpenStep(steps->back().path);
+  if (!steps->empty()) return OpenStep(steps->back().path, files);
   return absl::NotFoundError(
       fmt::format("{} has no tensors: neither a complete step-N, nor {}, nor .metadata of "
                   "torch.distributed.checkpoint",
@@ -90,9 +90,9 @@ bool IsMdlusZip(std::string_view first) {
 
 }  // namespace
 
-absl::StatusOr<TensorSourcePtr> OpenTensors(const std::string& path) {
+absl::StatusOr<TensorSourcePtr> OpenTensors(const std::string& path, StepFiles files) {
   std::error_code error;
-  if (fs::is_directory(path, error)) return OpenDirectory(path);
+  if (fs::is_directory(path, error)) return OpenDirectory(path, files);
   uint64_t bytes = 0;
   std::string first;
   {

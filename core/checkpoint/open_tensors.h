@@ -14,6 +14,7 @@ namespace meshrun {
 //   a file of torch.save() (a zip; its tensors by their names in nested dicts, joined by ".")
 //   a directory of torch.distributed.checkpoint (.metadata)
 //   a .mdlus of PhysicsNeMo
-absl::StatusOr<TensorSourcePtr> OpenTensors(const std::string& path);
+absl::StatusOr<TensorSourcePtr> OpenTensors(const std::string& path,
+                                            StepFiles files = StepFiles::kAll);
 
 }  // namespace meshrun

@@ -42,6 +42,7 @@ std::set<std::string> FilesOfOtherHosts(const StepDirectory& checkpoint);
 // they are of. Hosts that share no file system may store the same: one of them is read. Files of
 // other hosts may be missing where those that are here have all tensors. What is read is compared
 // with the hashes of the manifest first.
-absl::StatusOr<TensorSourcePtr> OpenStepDirectory(const std::string& path);
+absl::StatusOr<TensorSourcePtr> OpenStepDirectory(const std::string& path,
+                                                  StepFiles files = StepFiles::kAll);
 
 }  // namespace meshrun

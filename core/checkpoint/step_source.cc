@@ -95,8 +95,12 @@ class StepSource : public TensorSource {
   explicit StepSource(StepDirectory checkpoint)
       : checkpoint_(std::move(checkpoint)), others_(FilesOfOtherHosts(checkpoint_)) {}
 
-  absl::Status Open() {
+  absl::Status Open(StepFiles files) {
     for (const auto& [name, file] : checkpoint_.manifest.files) {
+      if (files == StepFiles::kModel && !PrefixOf(name).empty()) {
+        left_out_.push_back(name);
+        continue;
+      }
       MESHRUN_RETURN_IF_ERROR(OpenFile(name, file));
     }
     // Pieces of tensors of which no other file has any.
@@ -121,6 +125,7 @@ class StepSource : public TensorSource {
 
   std::string Format() const override { return "meshrun checkpoint"; }
   const std::map<std::string, TensorInfo>& Tensors() const override { return tensors_; }
+  std::vector<std::string> FilesLeftOut() const override { return left_out_; }
 
   std::map<std::string, std::string> Notes() const override {
     const Manifest& manifest = checkpoint_.manifest;
@@ -206,6 +211,7 @@ class StepSource : public TensorSource {
 
   const StepDirectory checkpoint_;
   const std::set<std::string> others_;
+  std::vector<std::string> left_out_;
   std::vector<std::unique_ptr<ChunkReader>> files_;
   // Why a file of another host is not read; OK: all are here.
   absl::Status missing_;
@@ -217,10 +223,10 @@ class StepSource : public TensorSource {
 
 }  // namespace
 
-absl::StatusOr<TensorSourcePtr> OpenStepDirectory(const std::string& path) {
+absl::StatusOr<TensorSourcePtr> OpenStepDirectory(const std::string& path, StepFiles files) {
   MESHRUN_ASSIGN_OR_RETURN(StepDirectory checkpoint, ReadStepDirectory(path));
   auto source = std::make_unique<StepSource>(std::move(checkpoint));
-  MESHRUN_RETURN_IF_ERROR(source->Open());
+  MESHRUN_RETURN_IF_ERROR(source->Open(files));
   return source;
 }
 

@@ -54,8 +54,14 @@ class TensorSource {
   virtual absl::Status Read(const std::string& name, uint64_t begin, std::span<char> to) const = 0;
   // What the file says beside tensors, by name; values as text.
   virtual std::map<std::string, std::string> Notes() const { return {}; }
+  // Files of a checkpoint that were not opened, since only its model was asked for.
+  virtual std::vector<std::string> FilesLeftOut() const { return {}; }
 };
 
 using TensorSourcePtr = std::unique_ptr<TensorSource>;
+
+// Which files of a checkpoint are opened. kModel: neither those of the optimizer nor of what the
+// program keeps, which may then be damaged or missing.
+enum class StepFiles { kAll, kModel };
 
 }  // namespace meshrun

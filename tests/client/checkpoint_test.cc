@@ -217,7 +217,9 @@ TEST(ConversionTest, TakesTheModelAndWithAllTheRest) {
   auto made = Convert(step, to, {});
   ASSERT_TRUE(made.ok()) << made.status();
   EXPECT_EQ(made->tensors, 2u);
-  EXPECT_EQ(made->left_out, 1u);
+  EXPECT_THAT(made->left_out, ElementsAre("optimizer.safetensors"));
+  EXPECT_THAT(ConversionReport("to", *made),
+              HasSubstr("not read: optimizer.safetensors: --all takes"));
   EXPECT_EQ(made->bytes, directory.Read("out.safetensors").size());
   auto listed = ListTensors(to);
   ASSERT_TRUE(listed.ok()) << listed.status();
@@ -237,6 +239,24 @@ TEST(ConversionTest, TakesTheModelAndWithAllTheRest) {
   EXPECT_EQ(Convert(step, directory.path(), {.force = true}).status().code(),
             absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(Convert(step, directory / "no/where", {}).status().code(), absl::StatusCode::kNotFound);
+}
+
+TEST(ConversionTest, OnlyFilesThatAreNeededAreRead) {
+  const TemporaryDirectory directory;
+  const std::string step = WriteStep(directory, At(5, 1), Files());
+  const auto convert = [&](bool all) {
+    return Convert(step, directory / "out", {.all = all, .force = true});
+  };
+  for (const char* damaged : {"short", ""}) {
+    directory.Write("step-5/optimizer.safetensors", damaged);
+    EXPECT_TRUE(convert(false).ok()) << damaged;
+    EXPECT_THAT(std::string(convert(true).status().message()),
+                HasSubstr("optimizer.safetensors is truncated"));
+  }
+  std::filesystem::remove(step + "/optimizer.safetensors");
+  EXPECT_TRUE(convert(false).ok());
+  EXPECT_THAT(std::string(convert(true).status().message()),
+              HasSubstr("optimizer.safetensors is missing"));
 }
 
 TEST(ConversionTest, OfADamagedFileNothingIsLeft) {

@@ -163,18 +163,43 @@ TEST(ComparisonTest, WhatIsBesideTheModelIsLeftOutWhereTheOtherIsNoCheckpoint) {
   const std::string model = EncodeTensors({{"v", {{"U8", {1}}, "v"}}, {"w", {{"U8", {1}}, "w"}}});
   Manifest manifest;
   manifest.step = 5;
-  const auto step = OpenTensors(
+  const std::string step =
       WriteStep(directory, manifest,
                 {{"model.safetensors", model},
-                 {"optimizer.safetensors", EncodeTensors({{"step.w", {{"U8", {1}}, "5"}}})}}));
-  const auto file = OpenTensors(directory.Write("f", model));
-  ASSERT_TRUE(step.ok() && file.ok());
+                 {"optimizer.safetensors", EncodeTensors({{"step.w", {{"U8", {1}}, "5"}}})}});
+  // It is not read.
+  directory.Write("step-5/optimizer.safetensors", "damaged");
+  const std::string file = directory.Write("f", model);
   for (const bool turned : {false, true}) {
-    const auto found = turned ? Compare(**file, **step, {}) : Compare(**step, **file, {});
+    const auto found = turned ? Compare(file, step, {}) : Compare(step, file, {});
     ASSERT_TRUE(found.ok()) << found.status();
     EXPECT_TRUE(found->equal());
-    EXPECT_EQ(found->left_out, 1u);
+    EXPECT_THAT(found->left_out, ElementsAre("optimizer.safetensors"));
     EXPECT_EQ(found->bit_equal, 2u);
+  }
+  EXPECT_EQ(Compare(step, step, {}).status().code(), absl::StatusCode::kDataLoss);
+}
+
+TEST(ComparisonTest, WhatBothHaveBesideTheirModelsIsCompared) {
+  const TemporaryDirectory directory;
+  const std::string model = EncodeTensors({{"w", {{"U8", {1}}, "w"}}});
+  Manifest manifest;
+  const auto write = [&](int64_t step, const std::string& count) {
+    manifest.step = step;
+    return WriteStep(directory, manifest,
+                     {{"model.safetensors", model},
+                      {"optimizer.safetensors", EncodeTensors({{"n", {{"U8", {1}}, count}}})}});
+  };
+  const std::string a = write(5, "5");
+  const std::string b = write(6, "6");
+  const std::string all = directory.Write(
+      "all", EncodeTensors({{"w", {{"U8", {1}}, "w"}}, {"optimizer/n", {{"U8", {1}}, "6"}}}));
+  for (const std::string& other : {b, all}) {
+    const auto found = Compare(a, other, {});
+    ASSERT_TRUE(found.ok()) << found.status();
+    ASSERT_EQ(found->different.size(), 1u);
+    EXPECT_EQ(found->different[0].name, "optimizer/n");
+    EXPECT_THAT(found->left_out, ElementsAre());
   }
 }
 
