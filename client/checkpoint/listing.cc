@@ -4,7 +4,6 @@
 #include <sys/stat.h>
 
 #include <algorithm>
-#include <cstdlib>
 #include <filesystem>
 #include <set>
 #include <tuple>
@@ -23,11 +22,6 @@ namespace fs = std::filesystem;
 // What a writer has not finished, or a crash has left: ".step-600.node-a.3.unfinished".
 bool IsHiddenStep(const std::string& name) {
   return name.starts_with(std::string(".") + kStepPrefix);
-}
-
-int64_t StepOf(const std::string& name) {
-  const size_t digits = name.find(kStepPrefix) + std::string(kStepPrefix).size();
-  return std::strtoll(name.c_str() + digits, nullptr, 10);
 }
 
 int64_t ModifiedAt(const fs::path& path) {
@@ -74,7 +68,7 @@ void CheckFiles(const StepDirectory& checkpoint, CheckpointEntry* entry) {
 CheckpointEntry Look(const fs::path& path) {
   CheckpointEntry entry;
   entry.name = path.filename();
-  entry.step = StepOf(entry.name);
+  entry.step = StepInName(entry.name);
   std::error_code error;
   if (IsHiddenStep(entry.name) || !fs::exists(path / kManifestName, error)) {
     entry.state = CheckpointEntry::State::kUnfinished;
@@ -131,6 +125,18 @@ absl::StatusOr<std::vector<CheckpointEntry>> ListCheckpoints(const std::string& 
     return key(a) < key(b);
   });
   return found;
+}
+
+std::vector<std::string> PassedOverIn(const std::string& path) {
+  if (!HoldsCheckpoints(path)) return {};
+  const auto complete = ListStepDirectories(path);
+  if (!complete.ok() || complete->empty()) return {};
+  std::vector<std::string> sentences;
+  for (const std::string& name : IncompleteSteps(path)) {
+    const std::string sentence = PassedOver(name, complete->back().manifest.step);
+    if (!sentence.empty()) sentences.push_back(path + "/" + sentence);
+  }
+  return sentences;
 }
 
 absl::StatusOr<TensorListing> ListTensors(const std::string& path) {

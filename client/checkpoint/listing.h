@@ -39,6 +39,10 @@ bool HoldsCheckpoints(const std::string& path);
 // that is missing or has another length makes its checkpoint damaged.
 absl::StatusOr<std::vector<CheckpointEntry>> ListCheckpoints(const std::string& directory);
 
+// Which newer step-N a reader of the newest checkpoint in a directory passes over, and why: a
+// sentence each. None where the path is something else.
+std::vector<std::string> PassedOverIn(const std::string& path);
+
 struct TensorListing {
   std::string format;
   std::map<std::string, TensorInfo> tensors;

@@ -19,6 +19,7 @@
 #include "client/render/progress_line.h"
 #include "core/exit_codes.h"
 #include "core/status.h"
+#include "core/utf8.h"
 
 namespace meshrun::client {
 namespace {
@@ -119,7 +120,14 @@ void SetUnfinished(const std::string& path) {
   }
 }
 
+void TellPassedOver(const std::string& path) {
+  for (const std::string& sentence : PassedOverIn(path)) {
+    std::fputs(fmt::format("meshrun: {}\n", EscapeControls(sentence)).c_str(), stderr);
+  }
+}
+
 int Convert(const CheckpointFlags& flags) {
+  TellPassedOver(flags.path);
   ConvertOptions options{.all = flags.all, .force = flags.force, .unfinished = SetUnfinished};
   absl::StatusOr<Conversion> conversion = absl::UnknownError("");
   {
@@ -158,6 +166,8 @@ absl::StatusOr<Comparison> CompareFlagged(const CheckpointFlags& flags, CompareO
 }
 
 int Diff(const CheckpointFlags& flags) {
+  TellPassedOver(flags.path);
+  TellPassedOver(flags.other);
   CompareOptions options;
   const auto comparison = CompareFlagged(flags, &options);
   if (!comparison.ok()) {

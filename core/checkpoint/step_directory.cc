@@ -1,6 +1,9 @@
 #include "core/checkpoint/step_directory.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <cstdlib>
 #include <filesystem>
 
 #include "core/checkpoint/file_reads.h"
@@ -25,6 +28,11 @@ std::string HostPart(const std::string& file) {
 bool IsStepName(const std::string& name) {
   const std::string digits = name.starts_with(kStepPrefix) ? name.substr(5) : "";
   return !digits.empty() && digits.find_first_not_of("0123456789") == std::string::npos;
+}
+
+int64_t StepInName(const std::string& name) {
+  const size_t at = name.find(kStepPrefix);
+  return at == name.npos ? 0 : std::strtoll(name.c_str() + at + 5, nullptr, 10);
 }
 
 absl::StatusOr<StepDirectory> ReadStepDirectory(const std::string& path) {
@@ -62,6 +70,27 @@ absl::StatusOr<std::vector<StepDirectory>> ListStepDirectories(const std::string
     return a.manifest.sequence < b.manifest.sequence;
   });
   return found;
+}
+
+std::vector<std::string> IncompleteSteps(const std::string& directory) {
+  std::vector<std::string> names;
+  std::error_code error;
+  for (fs::directory_iterator entries(directory, error);
+       !error && entries != fs::directory_iterator(); entries.increment(error)) {
+    std::error_code absent;
+    const std::string name = entries->path().filename();
+    if (!IsStepName(name) || !entries->is_directory(absent)) continue;
+    if (!fs::exists(entries->path() / kManifestName, absent)) names.push_back(name);
+  }
+  std::ranges::sort(names, {}, StepInName);
+  return names;
+}
+
+std::string PassedOver(const std::string& incomplete, std::optional<int64_t> taken) {
+  if (taken && StepInName(incomplete) <= *taken) return "";
+  return fmt::format(
+      "{} has no {}, so it is not a whole checkpoint; {}", incomplete, kManifestName,
+      taken ? fmt::format("{}{} is taken", kStepPrefix, *taken) : "no other one is there");
 }
 
 std::set<std::string> FilesOfOtherHosts(const StepDirectory& checkpoint) {

@@ -2,6 +2,8 @@
 // is parallel/checkpoint's part. Errors: see tensor_source.h.
 #pragma once
 
+#include <cstdint>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -22,6 +24,8 @@ struct StepDirectory {
 
 // Whether "step-" and digits.
 bool IsStepName(const std::string& name);
+// The number behind "step-".
+int64_t StepInName(const std::string& name);
 
 // DATA_LOSS without a readable manifest.json.
 absl::StatusOr<StepDirectory> ReadStepDirectory(const std::string& path);
@@ -31,6 +35,13 @@ absl::StatusOr<StepDirectory> ReadStepDirectory(const std::string& path);
 // out where `tolerant`.
 absl::StatusOr<std::vector<StepDirectory>> ListStepDirectories(const std::string& directory,
                                                                bool tolerant = false);
+
+// Names of the directories step-N in `directory` without manifest.json, in the order of N.
+std::vector<std::string> IncompleteSteps(const std::string& directory);
+// What a reader says that takes the checkpoint of step `taken`, or none, and passes over one of
+// these; empty where that is older: "step-40 has no manifest.json, so it is not a whole checkpoint;
+// step-30 is taken".
+std::string PassedOver(const std::string& incomplete, std::optional<int64_t> taken);
 
 // Files of a checkpoint of several hosts that are not here, and of whose host no file is: each host
 // has its own, "model-00002-of-00003.safetensors" and so on. None if no file at all is here.

@@ -27,7 +27,8 @@
 // A crash leaves the former checkpoints. Under meshrun the coordinator commits a checkpoint before
 // it is renamed, so that a rank which the job has left behind writes none; one that was committed
 // and not renamed everywhere is finished by the next load(). The newest complete one is read; older
-// ones are removed.
+// ones are removed. A newer step-N without manifest.json is passed over, and rank 0 says so; a save
+// that reaches its step keeps it as step-N.incomplete-1.
 //
 // save_async() copies this rank's ranges into memory that stays for the next one, and returns;
 // threads write them. Whatever comes next waits for it: save(), save_async(), load(), wait(), and

@@ -9,6 +9,7 @@
 
 #include "core/hash.h"
 #include "parallel/base/process.h"
+#include "parallel/checkpoint/background_saves.h"
 #include "parallel/checkpoint/status_errors.h"
 #include "parallel/manager/distributed_manager.h"
 
@@ -78,18 +79,20 @@ StepWriter writer_of(const CommitRight& right, const std::string& save) {
   return {right.writer(save), right.generation(),
           [right](int64_t step, const std::string& digest, const std::string& temporary) {
             right.commit(step, digest, temporary);
-          }};
+          },
+          detail::say};
 }
 
 void finish_committed(const std::string& path, const CommitRight& right) {
   const auto newest = right.newest();
-  if (newest) finish_step_directory(path, newest->step, newest->digest, newest->temporary);
+  if (!newest) return;
+  finish_step_directory(path, newest->step, newest->digest, newest->temporary, detail::say);
 }
 
 std::string finish_and_tell(const std::string& path, const CommitRight& right) {
   std::optional<CommittedStep> committed;
   if (const auto newest = right.newest()) {
-    finish_step_directory(path, newest->step, newest->digest, newest->temporary);
+    finish_step_directory(path, newest->step, newest->digest, newest->temporary, detail::say);
     committed = CommittedStep{newest->step, newest->digest};
   } else {
     committed = newest_named(path);
@@ -103,7 +106,8 @@ void finish_as_told(const std::string& path, const std::string& told) {
   const json coded = json::parse(told);
   const CommittedStep committed{coded.at("step").get<int64_t>(),
                                 value_of(BytesFromHex(coded.at("digest").get<std::string>()))};
-  finish_step_directory(path, committed.step, committed.digest, temporary_name_of(path, committed));
+  finish_step_directory(path, committed.step, committed.digest, temporary_name_of(path, committed),
+                        detail::say);
 }
 
 }  // namespace meshrun

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <utility>
@@ -13,6 +14,7 @@
 #include "parallel/base/process.h"
 #include "parallel/checkpoint/agreement.h"
 #include "parallel/checkpoint/atomic_file.h"
+#include "parallel/checkpoint/background_saves.h"
 #include "parallel/checkpoint/checkpoint.h"
 #include "parallel/checkpoint/commit.h"
 #include "parallel/checkpoint/contents.h"
@@ -120,9 +122,9 @@ std::optional<JobCommit> newest_commit(c10d::ProcessGroup& group, c10::Device de
                                   const std::string& hosts, const std::vector<OfferedStep>& named) {
   throw CheckpointFileError(fmt::format(
       "the job's newest checkpoint in {}, of step {}, is not on {}, where the ranks are now: it is "
-      "on another host, or was removed. The newest here is {}. Use a directory that all hosts "
-      "share; or copy step-{} from a host that wrote it; to go on from what is here, submit a new "
-      "job",
+      "on another host, or was removed, or has lost its manifest.json. The newest here is {}. Use "
+      "a directory that all hosts share; or copy step-{} from a host that wrote it; to go on from "
+      "what is here, submit a new job",
       directory, which.step, hosts,
       named.empty() ? "none" : fmt::format("that of step {}", named.back().which.step),
       which.step));
@@ -139,6 +141,26 @@ std::vector<OfferedStep> candidates_of(const std::vector<OfferedStep>& offers) {
   std::ranges::reverse(named);
   std::ranges::stable_sort(named, {}, &OfferedStep::sequence);
   return named;
+}
+
+// Says which newer step-N of which hosts is not loaded.
+void say_passed_over(const std::vector<std::string>& texts, const std::string& directory,
+                     std::optional<int64_t> taken) {
+  std::map<std::string, std::vector<std::string>> hosts;  // by line
+  size_t looked = 0;
+  for (const std::string& text : texts) {
+    if (text.empty()) continue;
+    ++looked;
+    const json told = json::parse(text);
+    for (const std::string name : told.at("incomplete")) {
+      const std::string line = PassedOver(name, taken);
+      if (!line.empty()) hosts[line].push_back(told.at("host").get<std::string>());
+    }
+  }
+  for (const auto& [line, of] : hosts) {
+    say(fmt::format("{}/{}{}", directory, line,
+                    of.size() == looked ? "" : fmt::format(" (on {})", fmt::join(of, ", "))));
+  }
 }
 
 // What to do where the newest is damaged. Nothing falls back by itself: steps would be lost unseen.
@@ -165,8 +187,10 @@ std::optional<NewestStep> find_newest(c10d::ProcessGroup& group, c10::Device dev
   std::string told;
   together([&] {
     if (!looks) return;
-    told = json{{"host", host_name()}, {"offers", offers_in(directory)}}.dump(
-        -1, ' ', false, json::error_handler_t::replace);
+    told = json{{"host", host_name()},
+                {"offers", offers_in(directory)},
+                {"incomplete", IncompleteSteps(directory)}}
+               .dump(-1, ' ', false, json::error_handler_t::replace);
   });
   const std::vector<std::string> all = gather_texts(group, device, told);
   const std::vector<OfferedStep> offers = offers_of_all(all);
@@ -183,6 +207,9 @@ std::optional<NewestStep> find_newest(c10d::ProcessGroup& group, c10::Device dev
       raise_elsewhere(directory, commit->which, hosts_of_all(all), candidates);
     }
   }
+  std::optional<int64_t> taken;
+  if (!candidates.empty()) taken = candidates.back().which.step;
+  if (group.getRank() == 0) say_passed_over(all, directory, taken);
   if (candidates.empty()) {
     together([&] {
       if (group.getRank() != 0) return;
@@ -205,7 +232,7 @@ std::optional<NewestStep> find_newest(c10d::ProcessGroup& group, c10::Device dev
     together([&] {
       if (group.getRank() != offer.rank || is_named(directory, newest)) return;
       const std::string temporary = temporary_name_of(directory, newest);
-      finish_step_directory(directory, newest.step, newest.digest, temporary);
+      finish_step_directory(directory, newest.step, newest.digest, temporary, say);
     });
   }
   return NewestStep{newest, remedy};

@@ -29,8 +29,8 @@ bool has_commit(c10d::ProcessGroup& group, c10::Device device, const std::string
                 const Together& together);
 
 // The checkpoint of the job's newest commit, else the one that was written last on any host;
-// absent: there is none. It has its own name afterwards wherever it lies. `former_file`: see
-// CheckpointOptions.
+// absent: there is none. It has its own name afterwards wherever it lies. A newer step-N without
+// manifest.json is passed over, which rank 0 says in its log. `former_file`: see CheckpointOptions.
 //
 // Collective over `group`. Raises what `together` does, and, the same on all ranks,
 // CheckpointFileError where the job would go on from fewer steps than it has done, since no rank

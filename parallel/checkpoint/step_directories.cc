@@ -16,6 +16,7 @@
 #include "core/hash.h"
 #include "core/os/fd.h"
 #include "core/os/files.h"
+#include "fmt/format.h"
 #include "parallel/checkpoint/atomic_file.h"
 
 namespace meshrun {
@@ -84,6 +85,23 @@ fs::path replace(const fs::path& from, const fs::path& to,
   }
   check_status(flush(to.parent_path().string()), "cannot flush");
   return old;
+}
+
+// Frees the name of a checkpoint from what is there and is not a whole one, such as a step-N whose
+// manifest was lost: somebody may still want its files. No reader takes the new name, and no writer
+// removes it.
+void set_aside(const fs::path& path, const SayLine& say) {
+  std::error_code absent;
+  if (!fs::exists(path, absent) || fs::is_empty(path, absent)) return;
+  const absl::Status read = ReadStepDirectory(path).status();
+  if (read.ok()) return;
+  std::string aside;
+  for (int i = 1; aside.empty() || fs::exists(aside); ++i) {
+    aside = fmt::format("{}.incomplete-{}", path.string(), i);
+  }
+  fs::rename(path, aside);
+  say(fmt::format("{}; it is {} now, since a new checkpoint gets its name",
+                  std::string(read.message()), aside));
 }
 
 // Whether a checkpoint is there whose manifest has this SHA-256.
@@ -166,6 +184,7 @@ void UnfinishedStep::describe(const Manifest& manifest) {
 void UnfinishedStep::commit() const { writer_.commit(step_, digest_, fs::path(path_).filename()); }
 
 std::string UnfinishedStep::publish(const Retention& retention) {
+  set_aside(named_path(), writer_.say);
   const fs::path old = replace(path_, named_path(), writer_.flush);
   if (!old.empty()) hidden_.push_back(old);
   // It is a checkpoint now, whatever becomes of older ones.
@@ -225,11 +244,12 @@ std::string temporary_name_of(const std::string& directory, const CommittedStep&
 }
 
 bool finish_step_directory(const std::string& directory, int64_t step, const std::string& digest,
-                           const std::string& temporary) {
+                           const std::string& temporary, const SayLine& say) {
   const CommittedStep committed{step, digest};
   // A name, and nothing that leads elsewhere.
   const fs::path aside = fs::path(directory) / fs::path(temporary).filename();
   if (temporary.empty() || !has_digest(aside, digest)) return is_named(directory, committed);
+  set_aside(named_path(directory, step), say);
   const fs::path old = replace(aside, named_path(directory, step), os::SyncDirectory);
   if (!old.empty()) fs::remove_all(old);
   return true;

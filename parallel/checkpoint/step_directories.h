@@ -11,7 +11,8 @@
 //
 // A directory belongs to one run, and one job at a time may write it. What the writer has written
 // aside becomes a checkpoint only after `commit`. A run that starts anew in the directory replaces
-// what is there: the newest checkpoint is the one that was written last, whatever its step.
+// what is there: the newest checkpoint is the one that was written last, whatever its step. Only
+// whole checkpoints are replaced or outdated: any other step-N stays until a person removes it.
 //
 // Errors: DamagedCheckpoint; std::runtime_error with the path and the system's reason.
 #pragma once
@@ -39,6 +40,8 @@ class CommitRefused : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
+using SayLine = std::function<void(const std::string& line)>;
+
 // The writer, and what makes the result a checkpoint.
 struct StepWriter {
   // Part of the temporary name.
@@ -49,6 +52,8 @@ struct StepWriter {
   // committed: if its answer was lost with the coordinator, the second try is refused once its
   // generation is over.
   std::function<void(int64_t step, const std::string& digest, const std::string& temporary)> commit;
+  // Takes lines for the log.
+  SayLine say;
   // Brings the names in a directory to the disk: os::SyncDirectory. Tests look at that moment.
   std::function<absl::Status(const std::string& directory)> flush = os::SyncDirectory;
 };
@@ -100,9 +105,10 @@ class UnfinishedStep {
   void describe(const Manifest& manifest);
   // Makes what describe() has written a checkpoint.
   void commit() const;
-  // Renames it to step-N, in the place of one of that step. That one, and what is outdated, is
-  // hidden only when the new one's name is on the disk. Returns why an outdated checkpoint stays;
-  // empty: none does.
+  // Renames it to step-N, in the place of a checkpoint of that step. That one, and what is
+  // outdated, is hidden only when the new one's name is on the disk. A step-N that is not a whole
+  // checkpoint is kept as step-N.incomplete-1, and the writer says so. Returns why an outdated
+  // checkpoint stays; empty: none does.
   std::string publish(const Retention& retention);
   // Removes what finish() has hidden. That may take as long as writing it took.
   void remove_hidden();
@@ -138,9 +144,9 @@ bool is_named(const std::string& directory, const CommittedStep& committed);
 std::string temporary_name_of(const std::string& directory, const CommittedStep& committed);
 
 // Renames the checkpoint of `step` that was committed as `temporary`, if its writer ended before it
-// could. Returns whether it is there under its own name now. If not, it lies on another host, or
-// was removed or replaced.
+// could. What has the name and is not a whole checkpoint is kept, as by publish(). Returns whether
+// it is there under its own name now. If not, it lies on another host, or was removed or replaced.
 bool finish_step_directory(const std::string& directory, int64_t step, const std::string& digest,
-                           const std::string& temporary);
+                           const std::string& temporary, const SayLine& say);
 
 }  // namespace meshrun

@@ -88,6 +88,17 @@ TEST_F(CheckpointCommandTest, ConvertReplacesOnlyByForce) {
   EXPECT_EQ(Checkpoint({"diff", to, first_}).code, 0);
 }
 
+TEST_F(CheckpointCommandTest, ANewerStepThatIsNotCompleteIsNotPassedOverInSilence) {
+  files_.Write("step-700/model.safetensors", "");
+  const std::string said = "meshrun: " + files_ / "step-700" +
+                           " has no manifest.json, so it is not a whole checkpoint; step-600 is "
+                           "taken\n";
+  EXPECT_EQ(Checkpoint({"convert", files_.path(), files_ / "out"}).err, said);
+  EXPECT_EQ(Checkpoint({"diff", files_.path(), second_}).err, said);
+  EXPECT_EQ(Checkpoint({"diff", second_, files_.path()}).err, said);
+  EXPECT_EQ(Checkpoint({"diff", second_, second_}).err, "");
+}
+
 TEST_F(CheckpointCommandTest, DiffTellsDifferencesFromTrouble) {
   const json found = Json({"diff", first_, second_}, 1);
   EXPECT_EQ(found.at("equal"), false);

@@ -83,6 +83,24 @@ TEST(StepDirectoryTest, TheNewestIsTheOneWrittenLast) {
   EXPECT_TRUE(none->empty());
 }
 
+TEST(StepDirectoryTest, NewerOnesWithoutAManifestAreSaid) {
+  const TemporaryDirectory directory;
+  WriteStep(directory, At(30, 1), kFiles);
+  for (const char* name : {"step-100", "step-40", "step-20"}) {
+    directory.Write(std::string(name) + "/model.safetensors", "x");
+  }
+  directory.Write("step-50", "a file");
+  directory.Write(".step-60.a.3.unfinished/model.safetensors", "x");
+  directory.Write("step-5.incomplete-1/model.safetensors", "x");
+  EXPECT_THAT(IncompleteSteps(directory.path()), ElementsAre("step-20", "step-40", "step-100"));
+  EXPECT_THAT(IncompleteSteps(directory / "absent"), ElementsAre());
+  EXPECT_EQ(PassedOver("step-40", 30),
+            "step-40 has no manifest.json, so it is not a whole checkpoint; step-30 is taken");
+  EXPECT_EQ(PassedOver("step-40", std::nullopt),
+            "step-40 has no manifest.json, so it is not a whole checkpoint; no other one is there");
+  EXPECT_EQ(PassedOver("step-20", 30), "");
+}
+
 TEST(StepDirectoryTest, OneWithoutAManifestIsNotComplete) {
   const TemporaryDirectory directory;
   directory.Write("step-8/model.safetensors", "x");

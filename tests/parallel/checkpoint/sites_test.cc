@@ -32,6 +32,7 @@ namespace {
 namespace fs = std::filesystem;
 using at::Tensor;
 using ::testing::HasSubstr;
+using ::testing::Not;
 using Tensors = std::map<std::string, Tensor>;
 
 constexpr int64_t kSavedAt = 2;
@@ -182,8 +183,8 @@ class SitesTest : public testing::Test {
     fs::create_directories(root_);
   }
   // Runs a rank for each letter: its host, "joined" where that is '*'.
-  void run(const std::string& function, const std::string& kind, const std::string& hosts,
-           Variables more = {}) {
+  std::vector<RankResult> run(const std::string& function, const std::string& kind,
+                              const std::string& hosts, Variables more = {}) {
     SCOPED_TRACE(function + " " + kind + " on " + hosts);
     std::vector<Variables> ranks = env_ranks(static_cast<int>(hosts.size()));
     for (size_t rank = 0; rank < hosts.size(); ++rank) {
@@ -191,7 +192,9 @@ class SitesTest : public testing::Test {
       ranks[rank]["TEST_DIRECTORY"] = hosts[rank] == '*' ? root_ + "/joined" : host(hosts[rank]);
       ranks[rank].insert(more.begin(), more.end());
     }
-    expect_success(run_ranks(function, ranks));
+    std::vector<RankResult> results = run_ranks(function, ranks);
+    expect_success(results);
+    return results;
   }
   std::string host(char letter) const { return root_ + "/" + letter; }
   std::string step(char letter, int64_t number = kSavedAt) const {
@@ -368,6 +371,20 @@ TEST_F(SitesTest, WhatIsNotCommittedAnywhereIsNotRead) {
     std::ofstream(later + "/manifest.json") << manifest;
   }
   run("loads_sites", "plain", "aabb");
+}
+
+TEST_F(SitesTest, ANewerStepWithoutAManifestIsSaidByRank0) {
+  run("saves_sites", "zero", "aabb");
+  fs::create_directories(step('a', 1));
+  fs::create_directories(step('b', 9));
+  const std::string line =
+      "step-9 has no manifest.json, so it is not a whole checkpoint; step-2 is taken";
+  const auto at_b = run("loads_sites", "zero", "aabb");
+  EXPECT_THAT(at_b[0].output, HasSubstr(line + " (on "));
+  EXPECT_THAT(at_b[0].output, Not(HasSubstr("step-1 has")));
+  EXPECT_THAT(at_b[2].output, Not(HasSubstr("has no manifest.json")));
+  fs::create_directories(step('a', 9));
+  EXPECT_THAT(run("loads_sites", "zero", "aabb")[0].output, HasSubstr(line + "\n"));
 }
 
 TEST_F(SitesTest, ADiskThatRefusesAtOneSiteEndsTheSaveAtAll) {

@@ -57,11 +57,17 @@ class StepDirectoriesTest : public testing::Test {
     }
     return steps;
   }
+  bool finish(const std::string& directory, int64_t step, const std::string& digest,
+              const std::string& temporary) {
+    return finish_step_directory(directory, step, digest, temporary, writer_.say);
+  }
   std::string content() const { return read_file(newest().path + "/model"); }
   StepDirectory newest() const { return value_of(ListStepDirectories(directory_)).back(); }
 
   // Grants every commit, unless a test says otherwise.
-  StepWriter writer_ = {"here.3", 3, [](int64_t, const std::string&, const std::string&) {}};
+  StepWriter writer_ = {"here.3", 3, [](int64_t, const std::string&, const std::string&) {},
+                        [this](const std::string& line) { said_.push_back(line); }};
+  std::vector<std::string> said_;
   const std::string directory_ = testing::TempDir() + "step_directories";
 };
 
@@ -146,7 +152,7 @@ TEST_F(StepDirectoriesTest, ARefusedCommitIsFinishedWhereItWasCommittedAndElseRe
   };
   EXPECT_THAT([&] { write(6); }, ThrowsMessage<CommitRefused>(HasSubstr("generation 4")));
   EXPECT_THAT(steps(), ElementsAre(5));
-  finish_step_directory(directory_, 6, digest, temporary);
+  finish(directory_, 6, digest, temporary);
   EXPECT_THAT(steps(), ElementsAre(5, 6));
   EXPECT_THROW(write(7), CommitRefused);
   writer_.commit = commit;
@@ -174,15 +180,15 @@ TEST_F(StepDirectoriesTest, WhatWasCommittedAndNotRenamedIsFinished) {
     throw std::runtime_error("the writer dies here");
   };
   EXPECT_THROW(write(6), std::runtime_error);
-  EXPECT_FALSE(finish_step_directory(directory_, 6, "another digest", temporary));
+  EXPECT_FALSE(finish(directory_, 6, "another digest", temporary));
   EXPECT_THAT(steps(), ElementsAre(5));
-  EXPECT_TRUE(finish_step_directory(directory_, 6, digest, temporary));
+  EXPECT_TRUE(finish(directory_, 6, digest, temporary));
   EXPECT_THAT(steps(), ElementsAre(5, 6));
   EXPECT_EQ(content(), "tensors");
-  EXPECT_TRUE(finish_step_directory(directory_, 6, digest, temporary));
+  EXPECT_TRUE(finish(directory_, 6, digest, temporary));
   EXPECT_THAT(steps(), ElementsAre(5, 6));
-  EXPECT_FALSE(finish_step_directory(directory_, 6, "another digest", temporary));
-  EXPECT_FALSE(finish_step_directory(directory_ + "/elsewhere", 6, digest, temporary));
+  EXPECT_FALSE(finish(directory_, 6, "another digest", temporary));
+  EXPECT_FALSE(finish(directory_ + "/elsewhere", 6, digest, temporary));
 }
 
 TEST_F(StepDirectoriesTest, AProbeMakesTheDirectoryAndSaysWhyItCannot) {
@@ -235,6 +241,40 @@ TEST_F(StepDirectoriesTest, ADamagedManifestIsAnErrorToReadAndStaysWhenOthersAre
   EXPECT_TRUE(fs::exists(path));
 }
 
+TEST_F(StepDirectoriesTest, WhatIsNotAWholeCheckpointIsKeptWhenItsNameIsTaken) {
+  write(5, 2, "old");
+  const std::string step = directory_ + "/step-5";
+  const auto lose_manifest = [&] { fs::remove(step + "/manifest.json"); };
+  lose_manifest();
+  write(5, 2, "new");
+  EXPECT_EQ(content(), "new");
+  EXPECT_THAT(said_, ElementsAre(step +
+                                 " is not a complete checkpoint: it has no manifest.json; "
+                                 "it is " +
+                                 step + ".incomplete-1 now, since a new checkpoint gets its name"));
+  lose_manifest();
+  std::string digest, temporary;
+  writer_.commit = [&](int64_t, const std::string& of, const std::string& name) {
+    digest = of;
+    temporary = name;
+    throw std::runtime_error("the writer dies here");
+  };
+  EXPECT_THROW(write(5, 2, "newer"), std::runtime_error);
+  EXPECT_TRUE(finish(directory_, 5, digest, temporary));
+  EXPECT_EQ(content(), "newer");
+  EXPECT_EQ(said_.size(), 2U);
+  writer_.commit = [](int64_t, const std::string&, const std::string&) {};
+  for (const int64_t number : {6, 7, 8}) write(number);
+  EXPECT_THAT(steps(), ElementsAre(7, 8));
+  EXPECT_EQ(read_file(step + ".incomplete-1/model"), "old");
+  EXPECT_EQ(read_file(step + ".incomplete-2/model"), "new");
+  // A whole one is replaced, and an empty directory is nothing.
+  write(8);
+  fs::create_directory(directory_ + "/step-9");
+  write(9);
+  EXPECT_EQ(said_.size(), 2U);
+}
+
 TEST_F(StepDirectoriesTest, ACommittedOneIsFoundByItsManifestUnderAnyName) {
   write(5);
   const std::optional<CommittedStep> named = newest_named(directory_);
@@ -250,7 +290,7 @@ TEST_F(StepDirectoriesTest, ACommittedOneIsFoundByItsManifestUnderAnyName) {
   EXPECT_EQ(temporary_name_of(directory_, {5, "another digest"}), "");
   EXPECT_EQ(temporary_name_of(directory_ + "/absent", *named), "");
   ASSERT_EQ(unfinished_steps(directory_).size(), 1);
-  EXPECT_TRUE(finish_step_directory(directory_, 5, named->digest, ".step-5.there.4.unfinished"));
+  EXPECT_TRUE(finish(directory_, 5, named->digest, ".step-5.there.4.unfinished"));
   EXPECT_THAT(steps(), ElementsAre(5));
 }
 
