@@ -37,6 +37,11 @@ std::string host_name() {
   return name;
 }
 
+std::string worker_name() {
+  const char* const name = std::getenv("MESHRUN_NODE_NAME");
+  return name != nullptr && *name != '\0' ? name : host_name();
+}
+
 NodeFacts node_facts() {
   NodeFacts facts{.host_name = host_name(), .boot_id = boot_id()};
   struct stat shm {};

@@ -16,6 +16,10 @@ std::string boot_id();
 
 std::string host_name();
 
+// The name that people know this host by: that of the worker that started the process
+// (MESHRUN_NODE_NAME), which 'meshrun nodes' shows. Without a worker it is host_name().
+std::string worker_name();
+
 // What tells one node from another: two processes are on one node if all of it is equal. Containers
 // of one machine often share the name or the kernel, but not the memory.
 struct NodeFacts {

@@ -30,11 +30,9 @@ std::string name_of(const std::string& directory) {
 }  // namespace
 
 CommitRight::CommitRight(std::shared_ptr<agent::Agent> agent, const std::string& directory)
-    : agent_(std::move(agent)), name_(name_of(directory)), host_(host_name()) {
-  if (agent_ == nullptr) return;
-  generation_ = agent_->assignment().generation;
-  host_ = agent_->assignment().node_name;
+    : agent_(std::move(agent)), name_(name_of(directory)), host_(worker_name()) {
   std::ranges::replace(host_, '/', '_');
+  if (agent_ != nullptr) generation_ = agent_->assignment().generation;
 }
 
 std::string CommitRight::writer(const std::string& save) const {

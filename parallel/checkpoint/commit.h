@@ -20,7 +20,7 @@ class CommitRight {
   // Right to commit the checkpoints of `directory`. `agent` is null outside meshrun.
   CommitRight(std::shared_ptr<agent::Agent> agent, const std::string& directory);
 
-  // Host, number of the save and generation, which make a temporary name unique.
+  // Worker or host, number of the save and generation, which make a temporary name unique.
   std::string writer(const std::string& save) const;
   uint64_t generation() const { return generation_; }
   // The newest commit; absent: there is none, or nobody keeps them.

@@ -187,7 +187,7 @@ std::optional<NewestStep> find_newest(c10d::ProcessGroup& group, c10::Device dev
   std::string told;
   together([&] {
     if (!looks) return;
-    told = json{{"host", host_name()},
+    told = json{{"host", worker_name()},
                 {"offers", offers_in(directory)},
                 {"incomplete", IncompleteSteps(directory)}}
                .dump(-1, ' ', false, json::error_handler_t::replace);

@@ -38,7 +38,7 @@ std::string problem_of(int rank, const std::function<void()>& work) {
   });
   if (given_up) std::rethrow_exception(given_up);
   if (problem.empty() || kind == kRefusedText) return problem.empty() ? "" : kind + problem;
-  return kind + fmt::format("rank {} on {}: {}", rank, host_name(), problem);
+  return kind + fmt::format("rank {} on {}: {}", rank, worker_name(), problem);
 }
 
 void forget_save(SaveMeeting& meeting, const std::string& save, int sites) {

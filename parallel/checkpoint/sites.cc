@@ -82,7 +82,7 @@ class Probes {
     std::string problem;
     run_patiently(group_, device_, [&] { problem = work(); });
     if (!problem.empty()) {
-      problem = fmt::format("rank {} on {}: {}", group_.getRank(), host_name(), problem);
+      problem = fmt::format("rank {} on {}: {}", group_.getRank(), worker_name(), problem);
     }
     problem = common_problem(group_, device_, problem);
     if (!problem.empty()) throw CheckpointFileError(problem);
@@ -152,7 +152,7 @@ void check_writable(c10d::ProcessGroup& group, c10::Device device, const std::st
 
 Sites find_sites(c10d::ProcessGroup& group, c10::Device device, const std::string& directory,
                  const std::string& number) {
-  if (group.getSize() == 1) return {{0}, {host_name()}};
+  if (group.getSize() == 1) return {{0}, {worker_name()}};
   Probes probes(group, device, directory, number);
   probes.add(first_of_each_host(group, device, directory));
   // Containers may look like one host, and have directories of their own.
@@ -160,7 +160,7 @@ Sites find_sites(c10d::ProcessGroup& group, c10::Device device, const std::strin
   probes.remove();
   Sites sites;
   std::vector<std::string> known;
-  const std::vector<std::string> names = gather_texts(group, device, host_name());
+  const std::vector<std::string> names = gather_texts(group, device, worker_name());
   for (size_t rank = 0; rank < names.size(); ++rank) {
     const std::string& seen = probes.seen_by()[rank];
     const auto found = std::ranges::find(known, seen);

@@ -16,7 +16,7 @@ namespace meshrun::detail {
 // lead them: rank 0 leads site 0.
 struct Sites {
   std::vector<size_t> of_rank;
-  // Those of the leaders, by site.
+  // Worker names of the leaders, by site.
   std::vector<std::string> hosts;
 
   size_t count() const { return hosts.size(); }

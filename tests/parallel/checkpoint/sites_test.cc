@@ -90,7 +90,7 @@ const bool kLacks = register_rank_function("lacks_a_site", [] {
   const RankWorld world;
   Training training(kind());
   Training untouched(kind());
-  expect_error<CheckpointFileError>("step-2 lacks the part of host ", [&] {
+  expect_error<CheckpointFileError>("step-2 lacks the part of host worker-a (", [&] {
     CheckpointDirectory(directory(), options()).load(training.module(), training.optimizer());
   });
   training.expect_equal(untouched);
@@ -126,7 +126,7 @@ const bool kRefuses = register_rank_function("refuses_at_a_site", [] {
   std::signal(SIGXFSZ, SIG_IGN);
   const rlimit none = {0, before.rlim_max};
   if (world.rank() == world.size() - 1) ::setrlimit(RLIMIT_FSIZE, &none);
-  expect_error<CheckpointFileError>("rank 3 on ", [&] { save(2); });
+  expect_error<CheckpointFileError>("rank 3 on worker-b: ", [&] { save(2); });
   ::setrlimit(RLIMIT_FSIZE, &before);
   world.group()->barrier()->wait();
   for (const fs::directory_entry& entry : fs::directory_iterator(directory())) {
@@ -189,6 +189,7 @@ class SitesTest : public testing::Test {
     std::vector<Variables> ranks = env_ranks(static_cast<int>(hosts.size()));
     for (size_t rank = 0; rank < hosts.size(); ++rank) {
       ranks[rank]["TEST_KIND"] = kind;
+      ranks[rank]["MESHRUN_NODE_NAME"] = std::string("worker-") + hosts[rank];
       ranks[rank]["TEST_DIRECTORY"] = hosts[rank] == '*' ? root_ + "/joined" : host(hosts[rank]);
       ranks[rank].insert(more.begin(), more.end());
     }
@@ -253,7 +254,7 @@ TEST_F(SitesTest, EachSiteHasItsFilesAndTheManifestOfAll) {
   const std::string manifest = content(step('a') + "/manifest.json");
   EXPECT_EQ(manifest, content(step('b') + "/manifest.json"));
   const nlohmann::json parsed = nlohmann::json::parse(manifest);
-  EXPECT_EQ(parsed.at("hosts").size(), 2U);
+  EXPECT_EQ(parsed.at("hosts"), (nlohmann::json{"worker-a", "worker-b"}));
   EXPECT_EQ(parsed.at("files").size(), 4U);
   // An index leads to what the host has.
   const auto index = nlohmann::json::parse(content(step('b') + "/model.safetensors.index.json"));
@@ -380,7 +381,7 @@ TEST_F(SitesTest, ANewerStepWithoutAManifestIsSaidByRank0) {
   const std::string line =
       "step-9 has no manifest.json, so it is not a whole checkpoint; step-2 is taken";
   const auto at_b = run("loads_sites", "zero", "aabb");
-  EXPECT_THAT(at_b[0].output, HasSubstr(line + " (on "));
+  EXPECT_THAT(at_b[0].output, HasSubstr(line + " (on worker-b)\n"));
   EXPECT_THAT(at_b[0].output, Not(HasSubstr("step-1 has")));
   EXPECT_THAT(at_b[2].output, Not(HasSubstr("has no manifest.json")));
   fs::create_directories(step('a', 9));

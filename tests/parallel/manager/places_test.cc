@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstdlib>
 #include <set>
 
 #include "parallel/base/network.h"
@@ -27,6 +28,15 @@ TEST(NodeIdentityTest, AnyDifferenceMakesTwoNodes) {
   EXPECT_FALSE(node_facts().boot_id.empty());
   EXPECT_NE(node_facts().shm_device, 0u);
   EXPECT_FALSE(node_facts().ipc_namespace.empty());
+}
+
+TEST(WorkerNameTest, IsThatOfTheWorkerElseOfTheHost) {
+  ::setenv("MESHRUN_NODE_NAME", "worker-a", 1);
+  EXPECT_EQ(worker_name(), "worker-a");
+  ::setenv("MESHRUN_NODE_NAME", "", 1);
+  EXPECT_EQ(worker_name(), host_name());
+  ::unsetenv("MESHRUN_NODE_NAME");
+  EXPECT_EQ(worker_name(), host_name());
 }
 
 TEST(PlacesTest, APlaceSurvivesItsText) {
