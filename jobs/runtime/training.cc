@@ -1,5 +1,6 @@
 #include "jobs/runtime/training.h"
 
+#include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <csignal>
@@ -78,7 +79,9 @@ Training::Training(ElasticContext& elastic, const TrainingOptions& options,
       kept.keep_for = std::chrono::seconds(options.keep_checkpoints_for);
     }
     if (options.checkpoint_timeout > 0) {
-      kept.timeout = std::chrono::milliseconds(std::lround(1000 * options.checkpoint_timeout));
+      // 0 would leave no time at all.
+      const long milliseconds = std::max(1L, std::lround(1000 * options.checkpoint_timeout));
+      kept.timeout = std::chrono::milliseconds(milliseconds);
     }
     checkpoints_.emplace(options.checkpoint_dir, std::move(kept));
   }

@@ -41,7 +41,7 @@ void add_outputs(CLI::App& app, TrainingOptions& options) {
                  "Those whose step is a multiple of it stay for ever; 0: none does")
       ->check(CLI::Range(int64_t{0}, kMany));
   app.add_option("--checkpoint-timeout", options.checkpoint_timeout,
-                 "Limit for writing a checkpoint, in seconds; 0: none")
+                 "Limit for writing a checkpoint, in seconds, such as 1.5; 0: none")
       ->check(CLI::Range(0.0, 1e9));
   app.add_option("--on-commit", options.on_commit,
                  "Called with the directory of each checkpoint once it is durable; empty: nothing")

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "core/mutex.h"
+#include "core/text.h"
 #include "fmt/format.h"
 #include "parallel/checkpoint/chunk_notes.h"
 #include "parallel/checkpoint/raised_by.h"
@@ -16,6 +17,7 @@
 namespace meshrun {
 namespace {
 
+using Seconds = std::chrono::duration<double>;
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 using std::chrono::steady_clock;
@@ -81,9 +83,7 @@ struct BackgroundSave::State {
 };
 
 std::string BackgroundSave::State::progress() const {
-  constexpr double kGiB = 1 << 30;
-  return fmt::format("{:.1f} of {:.1f} GiB", static_cast<double>(writer.bytes_done()) / kGiB,
-                     static_cast<double>(added) / kGiB);
+  return fmt::format("{} of {}", FormatBytes(writer.bytes_done()), FormatBytes(added));
 }
 
 void BackgroundSave::State::set_outcome(SaveOutcome result) {
@@ -188,19 +188,21 @@ void BackgroundSave::State::watch() {
       if (!has_left) changed.WaitUntil(mu, std::min(next, limit));
       if (has_left) return;
       const auto now = steady_clock::now();
-      const auto took = std::chrono::duration_cast<seconds>(now - begin).count();
-      const std::string what = fmt::format("rank {} writes step {} for {} s, {}", task.rank,
-                                           task.manifest.step, took, progress());
+      const auto what = [&](Seconds took) {
+        return fmt::format("rank {} writes step {} for {} s, {}", task.rank, task.manifest.step,
+                           took.count(), progress());
+      };
       if (task.timeout && !outcome && !is_committing && now >= begin + *task.timeout) {
         stopped = true;
         outcome = SaveOutcome{Kind::kFailed,
-                              fmt::format("{}: the limit of {} s for a checkpoint is over", what,
-                                          std::chrono::duration<double>(*task.timeout).count())};
+                              fmt::format("{}: the limit of {} s for a checkpoint is over",
+                                          what(std::chrono::floor<milliseconds>(now - begin)),
+                                          Seconds(*task.timeout).count())};
         changed.NotifyAll();
       }
       if (now < next) continue;
       next = now + kSlow;
-      if (!outcome) said = what;
+      if (!outcome) said = what(std::chrono::floor<seconds>(now - begin));
     }
     if (!said.empty()) task.say(said);
   }

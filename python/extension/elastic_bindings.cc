@@ -6,6 +6,7 @@
 #include <torch/nn/module.h>
 
 #include <chrono>
+#include <cmath>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -274,7 +275,7 @@ class Checkpoints {
     options.on_commit = std::move(on_commit);
     if (keep_for) options.keep_for = std::chrono::seconds(*keep_for);
     if (timeout) {
-      options.timeout = std::chrono::milliseconds(static_cast<int64_t>(1000 * *timeout));
+      options.timeout = std::chrono::milliseconds(std::llround(1000 * *timeout));
     }
     if (group) options.group = c10d::resolve_process_group(*group);
     return options;

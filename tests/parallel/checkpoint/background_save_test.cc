@@ -1,0 +1,41 @@
+// One save alone, without a model.
+#include "parallel/checkpoint/background_save.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <future>
+#include <torch/csrc/distributed/c10d/Store.hpp>
+#include <utility>
+
+namespace meshrun {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+TEST(BackgroundSaveTest, ALimitThatIsOverIsSaidWithoutRounding) {
+  std::promise<void> disk;
+  SaveTask task;
+  task.directory = ::testing::TempDir() + "background_save";
+  task.manifest.step = 7;
+  task.timeout = std::chrono::milliseconds(150);
+  task.prepare = [answer = disk.get_future().share()] {
+    answer.wait();
+    return std::string();
+  };
+  task.say = [](const std::string&) {};
+  BackgroundSave save(std::move(task), [](std::function<bool()> is_stopped) {
+    return SaveMeeting(nullptr, "1", std::move(is_stopped));
+  });
+  while (!save.wait_for(std::chrono::seconds(1), /*most_left=*/0)) continue;
+  const std::string problem = save.outcome().problem;
+  disk.set_value();
+  EXPECT_THAT(problem, HasSubstr("rank 0 writes step 7 for "));
+  EXPECT_THAT(problem, HasSubstr(" s, 0 B of 0 B: the limit of 0.15 s for a checkpoint is over"));
+  EXPECT_THAT(problem, Not(HasSubstr("for 0 s")));
+}
+
+}  // namespace
+}  // namespace meshrun
