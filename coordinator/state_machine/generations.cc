@@ -4,6 +4,7 @@
 #include <google/protobuf/io/coded_stream.h>
 #include <google/protobuf/io/zero_copy_stream_impl_lite.h>
 
+#include <algorithm>
 #include <cstring>
 #include <set>
 #include <utility>
@@ -159,6 +160,7 @@ void Generations::OnPrepareResult(Node& node, const v1::Fence& fence,
                                   const v1::PrepareResult& result) {
   if (result.draining()) nodes_.Drain(node);
   const auto [job, member] = Resolve(node, fence, "PrepareResult");
+  if (job == nullptr && result.ok()) ForgetPrepared(node, fence);
   if (job == nullptr || job->view.state() != v1::JOB_STATE_RENDEZVOUS) return;
   if (!result.ok()) {
     OnPrepareFailed(*job, node, result);
@@ -169,6 +171,21 @@ void Generations::OnPrepareResult(Node& node, const v1::Fence& fence,
   member->prepared = true;
   member->master_port = result.master_port();
   if (++job->members_prepared == job->members.size()) Commit(*job);
+}
+
+// The Prepare reached the host beside a newer session, which knew nothing of it yet.
+void Generations::ForgetPrepared(const Node& node, const v1::Fence& fence) {
+  const Job* const job = jobs_.Find(fence.job_id());
+  if (job != nullptr) {
+    const auto is_here = [&](const Member& member) { return member.node_id == node.id(); };
+    const bool takes_part =
+        job->active() && std::any_of(job->members.begin(), job->members.end(),
+                                     [&](const auto& m) { return is_here(m) && !m.ended; });
+    const bool leaves = std::any_of(job->leaving.begin(), job->leaving.end(),
+                                    [&](const auto& leaving) { return is_here(leaving.member); });
+    if (takes_part || leaves) return;
+  }
+  commands_.Forget(fence.job_id(), fence.generation(), node);
 }
 
 void Generations::OnPrepareFailed(Job& job, Node& node, const v1::PrepareResult& result) {

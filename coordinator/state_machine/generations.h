@@ -128,6 +128,8 @@ class Generations {
   void Commit(Job& job);
   void Abandon(Job& job);
   void Requeue(Job& job, std::string reason);
+  // A host has prepared a generation of a job that it has no part in.
+  void ForgetPrepared(const Node& node, const v1::Fence& fence);
   // A host cannot prepare: the generation is given up.
   void OnPrepareFailed(Job& job, Node& node, const v1::PrepareResult& result);
 

@@ -17,6 +17,7 @@ namespace {
 
 // Faults that last are over by then, and so is every deadline of the protocol, several times over.
 constexpr seconds kPatience(1200);
+constexpr seconds kOnItsWay(5);
 // After the last fault all nodes have said Hello again.
 constexpr seconds kSettled(45);
 // Two clocks that both keep this differ by less than 1 %, as the protocol asks.
@@ -109,6 +110,8 @@ class Simulation {
       return Quiet();
     });
     if (!ended) SayWhatIsNotOver();
+    // What is on its way arrives.
+    Until(world_.timeline.now() + kOnItsWay, [] { return false; });
     if (world_.ledger.violation().empty()) rules_.CheckNothingLeft(*world_.coordinator.machine());
     CheckClients();
     return Summary();
@@ -160,6 +163,8 @@ class Simulation {
     for (const auto& [id, job] : machine->jobs().all()) {
       if (job.ended()) continue;
       const v1::JobSpec& spec = job.view.spec();
+      // As many as in its first generation.
+      const uint32_t gpus = std::max(spec.gpus_per_proc(), job.record.gpus_per_proc());
       const auto fit =
           std::count_if(world_.hosts.begin(), world_.hosts.end(), [&](const auto& host) {
             const uint32_t procs = spec.procs_per_node().count();
@@ -170,7 +175,7 @@ class Simulation {
             const uint64_t held =
                 node == machine->nodes().all().end() ? 0 : node->second.record.memory_used_bytes();
             return !quarantined && host->options().slots >= procs &&
-                   host->options().gpus >= procs * spec.gpus_per_proc() &&
+                   host->options().gpus >= procs * gpus &&
                    host->options().memory_bytes >= held + procs * spec.memory_bytes();
           });
       if (fit >= spec.min_nodes() && job.queued()) {

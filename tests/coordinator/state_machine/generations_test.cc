@@ -574,6 +574,28 @@ TEST_F(GenerationTest, AHostThatCouldNotPrepareIsBetterThanNone) {
   EXPECT_EQ(first.Running(id).size(), 8u);
 }
 
+TEST_F(GenerationTest, WhatAHostHasPreparedForAJobThatItHasNoPartInIsForgotten) {
+  FakeWorker& worker = h.AddWorker("node1");
+  const std::string id = h.Submit(MakeSpec(1, 1));
+  v1::OpenSessionRequest prepared = worker.Heartbeat();
+  *prepared.mutable_fence() = h.fence(id);
+  prepared.mutable_fence()->set_term(h.term());
+  prepared.mutable_fence()->set_incarnation(1);
+  prepared.mutable_prepare_result()->set_ok(true);
+  const auto forgets = [&] {
+    return std::count_if(worker.received.begin(), worker.received.end(),
+                         [](const auto& message) { return message.has_forget(); });
+  };
+  h.Say(worker, {prepared});
+  EXPECT_EQ(forgets(), 0) << "the job runs there";
+  h.Say(worker, worker.ExitAll(id, 1));
+  ASSERT_EQ(h.state(id), v1::JOB_STATE_FAILED);
+  const auto before = forgets();
+  // It reached the host beside its newer session.
+  h.Say(worker, {prepared});
+  EXPECT_EQ(forgets(), before + 1);
+}
+
 TEST_F(GenerationTest, AHostThatDoesNotAnswerPrepareIsNamed) {
   h.AddWorker("node1");
   FakeWorker& mute = h.AddWorker("node0");
