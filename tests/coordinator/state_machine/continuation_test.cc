@@ -369,6 +369,21 @@ TEST_F(ContinuationTest, ASecondDeathBeforeANewProcessHasComeLeavesTheOthersThei
   EXPECT_EQ(h.job(id).ranks(1).assignment().process_generation(), 1u);
 }
 
+TEST_F(ContinuationTest, ANewProcessThatFailsBeforeItHasJoinedIsChargedEachTime) {
+  Add("node1");
+  FakeWorker& second = Add("node2");
+  const std::string id = Run(Elastic(2, 2));
+  second.in_process = false;
+  second.new_ones_join = false;
+  for (uint32_t failures = 1; failures <= 3; ++failures) {
+    h.Say(second, second.Exit(id, 1, 1));
+    EXPECT_EQ(h.job(id).restarts_charged(), failures);
+    EXPECT_EQ(h.job(id).ranks(0).assignment().process_generation(), 1u);
+  }
+  h.Say(second, second.Exit(id, 1, 1));
+  EXPECT_EQ(h.state(id), v1::JOB_STATE_FAILED) << "its restarts are used up";
+}
+
 TEST_F(ContinuationTest, ARankThatDoesNotJoinIsHungAndAllAreStartedAnew) {
   FakeWorker& first = Add("node1");
   FakeWorker& second = Add("node2");
@@ -675,10 +690,7 @@ TEST_F(ContinuationTest, ALongRunThatGoesNoFurtherDoesNotRefillTheBudget) {
   spec.set_max_restarts(1);
   const std::string id = Run(spec);
   const auto fail_at_step_ten = [&] {
-    v1::OpenSessionRequest report;
-    *report.mutable_fence() = h.fence(id);
-    report.mutable_fence()->set_term(h.term());
-    report.mutable_fence()->set_incarnation(worker.incarnation());
+    v1::OpenSessionRequest report = worker.Message({id, h.job(id).generation()});
     (*report.mutable_progress_report()->mutable_progress())[0].set_step(10);
     h.Say(worker, {report});
     ASSERT_EQ(h.job(id).progress().step(), 10);

@@ -207,11 +207,7 @@ TEST_F(DurabilityTest, ALongRunIsProgressAlsoOverARestart) {
   spec.set_max_restarts(1);
   const std::string id = Run(spec);
   const auto report = [&](int64_t step) {
-    v1::OpenSessionRequest message = worker.Heartbeat();
-    message.clear_heartbeat();
-    *message.mutable_fence() = h.fence(id);
-    message.mutable_fence()->set_term(h.term());
-    message.mutable_fence()->set_incarnation(worker.incarnation());
+    v1::OpenSessionRequest message = worker.Message({id, h.job(id).generation()});
     (*message.mutable_progress_report()->mutable_progress())[0].set_step(step);
     h.Say(worker, {message});
   };

@@ -14,10 +14,7 @@ using ::testing::HasSubstr;
 class ElasticLimitsTest : public ContinuationTest {
  protected:
   void Report(FakeWorker& worker, const std::string& id, int rank, int64_t step) {
-    v1::OpenSessionRequest report;
-    *report.mutable_fence() = h.fence(id);
-    report.mutable_fence()->set_term(h.term());
-    report.mutable_fence()->set_incarnation(worker.incarnation());
+    v1::OpenSessionRequest report = worker.Message({id, h.job(id).generation()});
     (*report.mutable_progress_report()->mutable_progress())[rank].set_step(step);
     h.Say(worker, {report});
   }

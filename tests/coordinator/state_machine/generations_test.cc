@@ -559,10 +559,7 @@ TEST_F(GenerationTest, AHostThatCouldNotPrepareIsBetterThanNone) {
   v1::JobSpec wide = MakeSpec(2, 8);
   wide.set_priority(1);
   const std::string other = h.Submit(wide);
-  v1::OpenSessionRequest refusal = first.Heartbeat();
-  *refusal.mutable_fence() = h.fence(id);
-  refusal.mutable_fence()->set_term(h.term());
-  refusal.mutable_fence()->set_incarnation(1);
+  v1::OpenSessionRequest refusal = first.Message({id, h.job(id).generation()});
   refusal.mutable_prepare_result()->set_error("no free port");
   first.deaf = false;
   h.Say(first, {refusal});
@@ -577,10 +574,7 @@ TEST_F(GenerationTest, AHostThatCouldNotPrepareIsBetterThanNone) {
 TEST_F(GenerationTest, WhatAHostHasPreparedForAJobThatItHasNoPartInIsForgotten) {
   FakeWorker& worker = h.AddWorker("node1");
   const std::string id = h.Submit(MakeSpec(1, 1));
-  v1::OpenSessionRequest prepared = worker.Heartbeat();
-  *prepared.mutable_fence() = h.fence(id);
-  prepared.mutable_fence()->set_term(h.term());
-  prepared.mutable_fence()->set_incarnation(1);
+  v1::OpenSessionRequest prepared = worker.Message({id, h.job(id).generation()});
   prepared.mutable_prepare_result()->set_ok(true);
   const auto forgets = [&] {
     return std::count_if(worker.received.begin(), worker.received.end(),

@@ -288,10 +288,7 @@ TEST_F(JobsTest, AWatchTellsProgressAtMostOnceASecondAndStatesAtOnce) {
   ASSERT_EQ(answer.items.size(), 1u);
   v1::Job job = dynamic_cast<const v1::WatchJobResponse&>(*answer.items[0]).job();
   EXPECT_EQ(job.ranks_size(), 3);
-  v1::OpenSessionRequest report = worker.Heartbeat();
-  *report.mutable_fence() = h.fence(id);
-  report.mutable_fence()->set_term(h.term());
-  report.mutable_fence()->set_incarnation(1);
+  v1::OpenSessionRequest report = worker.Message({id, h.job(id).generation()});
   for (int step = 1; step <= 40; ++step) {
     h.Advance(milliseconds(100));
     (*report.mutable_progress_report()->mutable_progress())[0].set_step(step);
@@ -328,10 +325,7 @@ TEST_F(JobsTest, WatchersOfALargeJobArePacedAndShareWhatTheyAreTold) {
   Harness::Answer& second = h.answer(h.Call(watch));
   h.Advance(seconds(2));
   const size_t before = first.items.size();
-  v1::OpenSessionRequest report = worker.Heartbeat();
-  *report.mutable_fence() = h.fence(id);
-  report.mutable_fence()->set_term(h.term());
-  report.mutable_fence()->set_incarnation(1);
+  v1::OpenSessionRequest report = worker.Message({id, h.job(id).generation()});
   for (int step = 1; step <= 20; ++step) {
     h.Advance(milliseconds(100));
     (*report.mutable_progress_report()->mutable_progress())[0].set_step(step);
@@ -449,10 +443,7 @@ TEST_F(JobsTest, ACancelledWatchIsAnsweredAndForgotten) {
 TEST_F(JobsTest, ProgressOfTheLowestRankThatReportsIsTheJobs) {
   FakeWorker& worker = h.AddWorker("node1");
   const std::string id = h.Submit(MakeSpec(1, 3));
-  v1::OpenSessionRequest report = worker.Heartbeat();
-  *report.mutable_fence() = h.fence(id);
-  report.mutable_fence()->set_term(h.term());
-  report.mutable_fence()->set_incarnation(1);
+  v1::OpenSessionRequest report = worker.Message({id, h.job(id).generation()});
   auto& progress = *report.mutable_progress_report()->mutable_progress();
   progress[2].set_step(20);
   h.Say(worker, {report});

@@ -76,11 +76,7 @@ class PrivacyTest : public ::testing::Test {
 
 TEST_F(PrivacyTest, OthersSeeNeitherArgumentsNorOutput) {
   const std::string id = h.SubmitAs("ada", Private());
-  v1::OpenSessionRequest report = node->Heartbeat();
-  report.clear_heartbeat();
-  *report.mutable_fence() = h.fence(id);
-  report.mutable_fence()->set_term(h.term());
-  report.mutable_fence()->set_incarnation(node->incarnation());
+  v1::OpenSessionRequest report = node->Message({id, h.job(id).generation()});
   v1::Progress& progress = (*report.mutable_progress_report()->mutable_progress())[0];
   progress.set_step(5);
   progress.set_loss(0.25);

@@ -27,11 +27,7 @@ class ScaleTest : public ::testing::Test {
     fmt::print("  {:<44} {:>7.1f} MiB\n", when, static_cast<double>(now - before_) / (1 << 20));
   }
   v1::OpenSessionRequest Of(FakeWorker& worker) {
-    v1::OpenSessionRequest message = worker.Heartbeat();
-    message.clear_heartbeat();
-    *message.mutable_fence() = h.fence(id_);
-    message.mutable_fence()->set_term(h.term());
-    message.mutable_fence()->set_incarnation(1);
+    v1::OpenSessionRequest message = worker.Message({id_, h.job(id_).generation()});
     return message;
   }
 

@@ -46,11 +46,7 @@ class StragglersTest : public ::testing::Test {
   }
   void Report(bool with_wait = true) {
     for (size_t host = 0; host < workers_.size(); ++host) {
-      v1::OpenSessionRequest message = workers_[host]->Heartbeat();
-      message.clear_heartbeat();
-      *message.mutable_fence() = h.fence(id_);
-      message.mutable_fence()->set_term(h.term());
-      message.mutable_fence()->set_incarnation(workers_[host]->incarnation());
+      v1::OpenSessionRequest message = workers_[host]->Message({id_, h.job(id_).generation()});
       for (int local = 0; local < of_a_host_; ++local) {
         const int rank = static_cast<int>(host) * of_a_host_ + local;
         v1::Progress& progress = (*message.mutable_progress_report()->mutable_progress())[rank];

@@ -183,7 +183,7 @@ FakeWorker::Requests FakeWorker::Start(const Key& key) {
     const bool kept = process.first != key.second;
     if (kept && RunningRank(key.first, process) < 0) continue;
     if (!kept) pids[rank] = 1000 + rank;
-    if (joins || !kept) joined.add_ranks(rank);
+    if (kept ? joins : new_ones_join) joined.add_ranks(rank);
     generation.running.insert(rank);
   }
   if (in_process) *joined.mutable_in_process() = joined.ranks();

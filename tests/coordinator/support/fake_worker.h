@@ -47,6 +47,8 @@ class FakeWorker {
   bool in_process = false;
   // Ranks that live on do not join their next generation.
   bool joins = true;
+  // Nor do new ones.
+  bool new_ones_join = true;
   // Ranks stand still when they are asked to.
   bool quiesces = true;
   // What its host lacks: in its next Hello, and in HealthReport.
@@ -63,6 +65,11 @@ class FakeWorker {
   std::string node_id() const { return "id-" + options_.name; }
   uint64_t incarnation() const { return incarnation_; }
 
+  // Job and generation.
+  using Key = std::pair<std::string, uint64_t>;
+
+  // With its fence, to be filled.
+  v1::OpenSessionRequest Message(const Key& key) const;
   v1::OpenSessionRequest Hello() const;
   // A new daemon process; ranks live on under their supervisors, or not.
   void Reboot(bool ranks_survive);
@@ -97,9 +104,6 @@ class FakeWorker {
     bool started = false;
     bool ended = false;
   };
-  using Key = std::pair<std::string, uint64_t>;
-
-  v1::OpenSessionRequest Message(const Key& key) const;
   Requests Prepare(const Key& key, const v1::Prepare& prepare);
   Requests Start(const Key& key);
   Requests Stop(const Key& key, const v1::Stop& stop);
