@@ -28,8 +28,8 @@ void Generations::OnNodeReturned(Node& node, const v1::Hello& hello) {
   std::set<std::string> carried;
   for (const v1::RunningGeneration& running : hello.running()) {
     Job* job = jobs_.Find(running.job_id());
-    Member* member = job == nullptr ? nullptr : job->FindMember(node.id());
-    const bool takes_part = job != nullptr && member != nullptr && !member->ended && job->active();
+    Member* member = job == nullptr ? nullptr : job->FindLiveMember(node.id());
+    const bool takes_part = member != nullptr;
     // Its processes are to live on, and it has not heard of that.
     const bool behind = takes_part && running.generation() < job->view.generation() &&
                         HasSurvivors(*job) &&

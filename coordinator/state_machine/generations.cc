@@ -142,11 +142,8 @@ void Generations::AddMember(Job& job, const PlacedNode& placed,
 Generations::Target Generations::Resolve(const Node& node, const v1::Fence& fence,
                                          std::string_view what) {
   Job* job = jobs_.Find(fence.job_id());
-  Member* member = job == nullptr ? nullptr : job->FindMember(node.id());
-  if (job != nullptr && job->active() && member != nullptr && !member->ended &&
-      fence.generation() == job->view.generation()) {
-    return {job, member};
-  }
+  Member* member = job == nullptr ? nullptr : job->FindLiveMember(node.id());
+  if (member != nullptr && fence.generation() == job->view.generation()) return {job, member};
   context_.Warn(fmt::format(
       "{} of {} for job '{}' generation {} ignored: {}", what, node.record.name(), fence.job_id(),
       fence.generation(),
@@ -175,15 +172,11 @@ void Generations::OnPrepareResult(Node& node, const v1::Fence& fence,
 
 // The Prepare reached the host beside a newer session, which knew nothing of it yet.
 void Generations::ForgetPrepared(const Node& node, const v1::Fence& fence) {
-  const Job* const job = jobs_.Find(fence.job_id());
-  if (job != nullptr) {
-    const auto is_here = [&](const Member& member) { return member.node_id == node.id(); };
-    const bool takes_part =
-        job->active() && std::any_of(job->members.begin(), job->members.end(),
-                                     [&](const auto& m) { return is_here(m) && !m.ended; });
-    const bool leaves = std::any_of(job->leaving.begin(), job->leaving.end(),
-                                    [&](const auto& leaving) { return is_here(leaving.member); });
-    if (takes_part || leaves) return;
+  if (Job* const job = jobs_.Find(fence.job_id()); job != nullptr) {
+    const bool leaves =
+        std::any_of(job->leaving.begin(), job->leaving.end(),
+                    [&](const auto& leaving) { return leaving.member.node_id == node.id(); });
+    if (leaves || job->FindLiveMember(node.id()) != nullptr) return;
   }
   commands_.Forget(fence.job_id(), fence.generation(), node);
 }

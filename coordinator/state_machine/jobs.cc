@@ -34,6 +34,11 @@ Member* Job::FindMember(const std::string& node_id) {
   return it == member_by_node.end() ? nullptr : &members[it->second];
 }
 
+Member* Job::FindLiveMember(const std::string& node_id) {
+  Member* const member = active() ? FindMember(node_id) : nullptr;
+  return member == nullptr || member->ended ? nullptr : member;
+}
+
 bool Job::HasRunOn(const std::string& node_id) const {
   const auto it = member_by_node.find(node_id);
   return it != member_by_node.end() && !members[it->second].newcomer;

@@ -53,11 +53,10 @@ std::string WhyStopped(const v1::RankExit& exit) {
 
 void Generations::OnRankExit(Node& node, const v1::Fence& fence, const v1::RankExit& exit) {
   Job* job = jobs_.Find(fence.job_id());
-  Member* member = job == nullptr ? nullptr : job->FindMember(node.id());
+  Member* member = job == nullptr ? nullptr : job->FindLiveMember(node.id());
   // A process that lives on may end before its host hears of the generation.
-  const bool earlier = job != nullptr && exit.process_generation() != 0 &&
-                       fence.generation() < job->view.generation() && job->active() &&
-                       member != nullptr && !member->ended;
+  const bool earlier = member != nullptr && exit.process_generation() != 0 &&
+                       fence.generation() < job->view.generation();
   if (!earlier) {
     const Target target = Resolve(node, fence, "RankExit");
     job = target.job;

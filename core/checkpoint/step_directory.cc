@@ -15,6 +15,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
+constexpr size_t kPrefixLength = sizeof(kStepPrefix) - 1;
+
 // What is kept as bytes is in it, so that it has no small limit.
 constexpr uint64_t kMostManifestBytes = uint64_t{1} << 31;
 
@@ -26,13 +28,13 @@ std::string HostPart(const std::string& file) {
 }  // namespace
 
 bool IsStepName(const std::string& name) {
-  const std::string digits = name.starts_with(kStepPrefix) ? name.substr(5) : "";
+  const std::string digits = name.starts_with(kStepPrefix) ? name.substr(kPrefixLength) : "";
   return !digits.empty() && digits.find_first_not_of("0123456789") == std::string::npos;
 }
 
 int64_t StepInName(const std::string& name) {
   const size_t at = name.find(kStepPrefix);
-  return at == name.npos ? 0 : std::strtoll(name.c_str() + at + 5, nullptr, 10);
+  return at == name.npos ? 0 : std::strtoll(name.c_str() + at + kPrefixLength, nullptr, 10);
 }
 
 absl::StatusOr<StepDirectory> ReadStepDirectory(const std::string& path) {

@@ -140,8 +140,8 @@ class CheckpointDirectory {
   CheckpointDirectory(std::string path, CheckpointOptions options);
 
   // Makes the directory where it is absent. Raises CheckpointFileError where the file system of a
-  // host refuses that, or a file there: before a training, not at its first checkpoint. A full disk
-  // is no error here.
+  // host refuses that, or a file there: before a training, not at its first checkpoint. It
+  // accepts a full disk: there may be room when a checkpoint is written.
   void check_writable() const;
 
   void save(const torch::nn::Module& module, torch::optim::Optimizer& optimizer,

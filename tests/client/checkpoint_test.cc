@@ -205,7 +205,7 @@ TEST(VerificationTest, AStepThatIsNotCompleteIsDamage) {
   EXPECT_THAT(messages, ElementsAre(directory / "step-6/optimizer.safetensors is missing",
                                     directory / "step-7" + end, directory / "step-8" + end));
   EXPECT_THAT(found.unfinished, ElementsAre());
-  // Also where there is no other.
+  // The same where the directory has no whole checkpoint.
   for (const char* step : {"step-5", "step-6"}) std::filesystem::remove_all(directory / step);
   EXPECT_EQ(Verified(directory.path()).damages.size(), 2u);
 }

@@ -396,11 +396,8 @@ void Generations::StopLeftOut(RankProcesses& processes) {
   const Entry* const current = Current(processes);
   if (current == nullptr) return;
   const Generation& generation = *current->generation;
-  std::vector<ProcessName> left_out;
-  for (const ProcessName& name : processes.Running()) {
-    if (!generation.RankOf(name)) left_out.push_back(name);
-  }
-  processes.StopAlone(left_out, generation.kill_grace());
+  processes.StopAlone(LeftOut(processes, generation.fence(), generation.record().prepare()),
+                      generation.kill_grace());
 }
 
 }  // namespace meshrun::worker
