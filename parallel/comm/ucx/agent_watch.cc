@@ -79,6 +79,7 @@ class AgentWatch final : public PeerWatch {
     outlet_->open(std::move(listener), [&] { agent_->Watch(std::move(news)); });
   }
   void report(const WaitReport& report) override { set_blocked(report); }
+  bool sees_ends() const override { return true; }
   void withdraw(int) override { set_blocked(std::nullopt); }
   void under_way(SteadyNanos total) override {
     agent_->AddWaited(total - std::exchange(under_way_, total));

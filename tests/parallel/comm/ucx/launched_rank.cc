@@ -6,6 +6,7 @@
 //   exits      rank 1 exits while the others are in a barrier
 //   leaves     rank 1 leaves a group that it has used, as cleanup() does, and lives on while the
 //              others are in a barrier
+//   fails      the same, but it ends, slowly and with code 3, as an interpreter after an exception
 //   waits      rank 0 is in a barrier that rank 1 never calls
 #include <signal.h>
 #include <unistd.h>
@@ -131,10 +132,17 @@ int run(const std::string& mode) {
       a->leave("The program is done with it.");
       return agent->Get("through", kPatience).ok() ? 0 : 2;
     }
+    if (mode == "fails") {
+      a->leave("The interpreter ends.");
+      std::this_thread::sleep_for(std::chrono::seconds(1));
+      std::_Exit(3);
+    }
     while (true) pause();
   }
   const auto begin = std::chrono::steady_clock::now();
-  say(barrier(mode == "leaves" ? *a : *b));
+  const std::string end = barrier(mode == "leaves" || mode == "fails" ? *a : *b);
+  say(end);
+  if (mode == "fails") return end == "ok" ? 0 : 4;
   if (mode == "leaves") {
     const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
     say("waited " + std::to_string(took.count()) + " s");

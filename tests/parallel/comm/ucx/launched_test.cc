@@ -16,6 +16,7 @@ namespace meshrun {
 namespace {
 
 using nlohmann::json;
+using testing::ContainsRegex;
 using testing::HasSubstr;
 using testing::Not;
 
@@ -94,6 +95,16 @@ TEST_F(LaunchedTest, ARankThatLeavesItsGroupAndLivesOnKeepsNobodyWaiting) {
   ASSERT_NE(waited, std::string::npos) << out;
   EXPECT_LT(std::stod(out.substr(waited + 7)), kMostSeconds) << out;
   EXPECT_THAT(out, HasSubstr("succeeded"));
+}
+
+// The end of a process that fails takes time. Those that fail for its sake do not end before it, or
+// the job's first failure would be theirs.
+TEST_F(LaunchedTest, ARankThatFailsSlowlyIsTheFirstFailure) {
+  const std::string out = run("fails");
+  EXPECT_THAT(out,
+              HasSubstr("0: peer lost: rank 1 was lost during barrier number 2 of group \"a\": "
+                        "it ended with exit code 3"));
+  EXPECT_THAT(out, ContainsRegex("first failure  rank 1 on .* ended with exit code 3"));
 }
 
 TEST_F(LaunchedTest, FlightRecordsOfAJobThatRunsAreShown) {

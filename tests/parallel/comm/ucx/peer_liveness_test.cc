@@ -116,6 +116,39 @@ TEST_F(PeerLivenessTest, ARankThatLeavesBreaksItsConnectionsToo) {
   EXPECT_EQ(check(kNow + kGrace)->kind, FailureKind::kPeerLeft);
 }
 
+TEST_F(PeerLivenessTest, AWatchThatSeesEndsIsWaitedForBeforeAConnectionIsBelieved) {
+  add_receive(*group_, 1);
+  PeerLiveness liveness(/*watch_sees_ends=*/true);
+  const auto check = [&](SteadyNanos now) {
+    liveness.begin_checks();
+    return liveness.check(*group_, now);
+  };
+  liveness.connection_broke(11, "reset by peer", kNow);
+  EXPECT_FALSE(check(kNow + kGrace));
+  EXPECT_EQ(liveness.next_check(), kNow + PeerLiveness::kWord);
+  EXPECT_THAT(check(kNow + PeerLiveness::kWord)->message, HasSubstr("reset by peer"));
+  liveness.lost(11, "exited with code 1", kNow + milliseconds(900));
+  const auto failure = check(kNow + milliseconds(900));
+  ASSERT_TRUE(failure);
+  EXPECT_THAT(failure->message, HasSubstr("exited with code 1"));
+}
+
+TEST_F(PeerLivenessTest, ARankThatSaysThatItLeavesMayHaveFailed) {
+  add_receive(*group_, 1);
+  PeerLiveness liveness(/*watch_sees_ends=*/true);
+  const auto check = [&](SteadyNanos now) {
+    liveness.begin_checks();
+    return liveness.check(*group_, now);
+  };
+  group_->members[1].left = kNow;
+  liveness.left_group(kNow);
+  EXPECT_FALSE(check(kNow + kGrace));
+  // It lives on.
+  EXPECT_EQ(check(kNow + PeerLiveness::kWord)->kind, FailureKind::kPeerLeft);
+  liveness.lost(11, "exited with code 1", kNow + milliseconds(900));
+  EXPECT_EQ(check(kNow + milliseconds(900) + kGrace)->kind, FailureKind::kPeerLost);
+}
+
 TEST_F(PeerLivenessTest, AJobThatStopsIsNamed) {
   add_receive(*group_, 1);
   EXPECT_EQ(liveness_.stopping_sentence(), "");

@@ -59,7 +59,8 @@ Engine::Impl::Impl(std::unique_ptr<Transport> transport, Options options)
       cores_(options.cores),
       forks_(fork_count()),
       executor_(std::make_unique<Executor>(std::move(transport), options.clock, options.host,
-                                           options.heap)) {}
+                                           options.heap,
+                                           watch_ != nullptr && watch_->sees_ends())) {}
 
 void Engine::Impl::start(const std::shared_ptr<Impl>& impl) {
   impl->thread_ = std::thread([impl] { impl->run_thread(); });

@@ -29,7 +29,7 @@ void refuse_if_too_long(const PointToPointSpec&) {}
 }  // namespace
 
 Executor::Executor(std::unique_ptr<Transport> transport, const Clock& clock, uint64_t host,
-                   SharedHeap* heap)
+                   SharedHeap* heap, bool watch_sees_ends)
     : transport_(std::move(transport)),
       clock_(clock),
       connections_(*transport_, host, heap, actions_),
@@ -40,6 +40,7 @@ Executor::Executor(std::unique_ptr<Transport> transport, const Clock& clock, uin
       headers_(requests_),
       offers_(requests_, counters_, heap),
       steps_(requests_, offers_, counters_, *this),
+      liveness_(watch_sees_ends),
       timeouts_(connections_, control_) {}
 
 Executor::~Executor() { close("the engine was destroyed"); }

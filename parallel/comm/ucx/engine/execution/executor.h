@@ -67,9 +67,9 @@ namespace meshrun::ucx {
 class Executor : private StepScheduler::Listener {
  public:
   // `host` is that of the AddressRecord. `heap` outlives it; null: peers write nothing into this
-  // rank's memory.
+  // rank's memory. `watch_sees_ends`: PeerWatch::sees_ends() of whoever calls heard().
   Executor(std::unique_ptr<Transport> transport, const Clock& clock, uint64_t host = 0,
-           SharedHeap* heap = nullptr);
+           SharedHeap* heap = nullptr, bool watch_sees_ends = false);
   ~Executor() override;
   Executor(const Executor&) = delete;
   Executor& operator=(const Executor&) = delete;

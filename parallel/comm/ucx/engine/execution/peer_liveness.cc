@@ -36,10 +36,11 @@ void PeerLiveness::connection_broke(int world_rank, const std::string& reason, S
 
 void PeerLiveness::gone(int world_rank, bool left, const std::string& reason, bool is_of_connection,
                         SteadyNanos now) {
-  const auto [entry, is_new] = gone_.try_emplace(world_rank, Gone{left, reason, now});
-  if (!is_new && !entry->second.left && (left || !is_of_connection)) {
-    entry->second.left = left;
-    entry->second.reason = reason;
+  const auto [entry, is_new] =
+      gone_.try_emplace(world_rank, Gone{left, reason, now, is_of_connection});
+  Gone& known = entry->second;
+  if (!is_new && !known.left && (left || !is_of_connection)) {
+    known = {left, reason, known.since, is_of_connection};
   }
   look_soon(now);
 }
@@ -78,7 +79,9 @@ std::optional<PeerLiveness::Due> PeerLiveness::due(const RunningOperation& opera
       continue;
     }
     const SteadyNanos since = found == gone_.end() ? *member.left : found->second.since;
-    const SteadyNanos at = std::max({since, operation.moved, resumed_}) + kGrace;
+    SteadyNanos at = std::max({since, operation.moved, resumed_}) + kGrace;
+    const bool is_told = found != gone_.end() && !found->second.is_of_connection;
+    if (watch_sees_ends_ && !is_told) at = std::max(at, since + kWord);
     // If all these ranks are needed, the first loss decides; if any one suffices, the last.
     if (first && (any_will_do ? at <= first->at : at >= first->at)) continue;
     first = {at, missing};

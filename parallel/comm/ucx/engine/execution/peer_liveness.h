@@ -4,6 +4,12 @@
 // less. An operation that still needs such a rank fails kGrace later: what the rank sent before may
 // be on its way or, after a pause in which nobody made rounds, unread.
 //
+// A rank that says in a group that it leaves, or whose connection breaks, may be a process that
+// ends: after an exception in Python that takes as long as the interpreter's end. Where the watch
+// sees ends, its word is awaited for kWord. It alone tells a rank that failed, in whose place
+// another one may come, from one that has left; and a rank that fails for the sake of another one
+// must not end before that one has.
+//
 // Threads: under the engine's lock. No errors.
 #pragma once
 
@@ -22,6 +28,10 @@ namespace meshrun::ucx {
 class PeerLiveness {
  public:
   static constexpr std::chrono::nanoseconds kGrace = std::chrono::milliseconds(200);
+  // Shorter than the coordinator's search for ranks that wait in vain.
+  static constexpr std::chrono::nanoseconds kWord = std::chrono::seconds(3);
+
+  explicit PeerLiveness(bool watch_sees_ends = false) : watch_sees_ends_(watch_sees_ends) {}
 
   // Each round of the executor.
   void note_round(SteadyNanos now);
@@ -60,6 +70,7 @@ class PeerLiveness {
     bool left = false;
     std::string reason;
     SteadyNanos since{0};
+    bool is_of_connection = false;
   };
   struct Due {
     SteadyNanos at{0};
@@ -71,6 +82,7 @@ class PeerLiveness {
   std::optional<Due> due(const RunningOperation& operation) const;
   Failure failure(const RunningOperation& operation, int rank) const;
 
+  const bool watch_sees_ends_;
   std::map<int, Gone> gone_;     // by world rank
   bool has_left_group_ = false;  // some member of some group
   std::string stopping_;

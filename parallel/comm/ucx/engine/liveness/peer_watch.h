@@ -54,6 +54,8 @@ class PeerWatch {
   virtual void under_way(SteadyNanos) {}
   // The last report does not hold any more. As report().
   virtual void withdraw(int world_rank) = 0;
+  // Each rank's end comes to be known, with how it ended: as PeerLost or PeerLeft, soon after it.
+  virtual bool sees_ends() const { return false; }
   // Tells the others that this rank leaves by its own will. Waits at most a second.
   virtual void stop() = 0;
 };
