@@ -1,16 +1,13 @@
-// Operators on each matrix or image of a batch: linear algebra, distances, sampling. The dimensions
-// that they work on are whole on every rank; batch dimensions stay cut, so a batch that is split
-// over ranks for data parallelism remains split.
+#include "parallel/shard/operators/batchwise.h"
+
 #include <algorithm>
 #include <memory>
-#include <string>
 #include <utility>
 #include <vector>
 
 #include "ATen/core/LegacyTypeDispatch.h"
 #include "parallel/shard/dispatch/fallback.h"
 #include "parallel/shard/dispatch/operator_signature.h"
-#include "parallel/shard/dispatch/operator_table.h"
 #include "parallel/shard/layout/broadcast.h"
 #include "parallel/shard/redistribute/redistribute.h"
 #include "parallel/shard/tensor/shard_tensor_impl.h"
@@ -20,19 +17,6 @@ namespace meshrun {
 namespace {
 
 using torch::jit::Stack;
-
-struct Result {
-  int64_t core = 0;       // last dimensions that are no batch
-  int64_t batch_of = -1;  // the operand whose batch it has; -1: all operands' broadcast one
-};
-
-struct Rule {
-  const char* name;
-  std::vector<int64_t> operands;  // last dimensions of each that are no batch
-  std::vector<Result> results;
-  bool solves = false;       // the second operand may be a vector for each matrix
-  bool keeps_order = false;  // derivative formulas ask for the order of the factors
-};
 
 // Batch dimensions of `layout`, without Partial.
 ShardLayout batch_layout(const ShardLayout& layout, int64_t core) {
@@ -69,7 +53,7 @@ at::Tensor ordered_as(const at::Tensor& whole, const at::Tensor& local) {
 
 class BatchwiseKernel : public c10::OperatorKernel {
  public:
-  explicit BatchwiseKernel(Rule rule)
+  explicit BatchwiseKernel(BatchwiseRule rule)
       : rule_(std::move(rule)), signature_(OperatorSignature::of(rule_.name)) {}
 
   void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet, Stack* stack) {
@@ -117,7 +101,7 @@ class BatchwiseKernel : public c10::OperatorKernel {
     for (size_t i = 0; i < signature_.num_returns; ++i) {
       c10::IValue& value = (*stack)[first + i];
       if (!value.isTensor() || !value.toTensor().defined()) continue;
-      const Result& result = rule_.results[i];
+      const BatchwiseRule::Result& result = rule_.results[i];
       const ShardLayout& batch = result.batch_of < 0
                                      ? common.result
                                      : common.operands[static_cast<size_t>(result.batch_of)];
@@ -139,85 +123,24 @@ class BatchwiseKernel : public c10::OperatorKernel {
     return cores;
   }
 
-  const Rule rule_;
+  const BatchwiseRule rule_;
   const OperatorSignature signature_;
 };
 
-// Errors are those of all matrices, on every rank.
-void check_errors(const c10::OperatorHandle& op, Stack* stack) {
-  run_replicated(op, stack, Announce::kQuietly);
-}
-
-const std::vector<Rule>& rules() {
-  static const auto* rules = new std::vector<Rule>{
-      {"aten::_linalg_det", {2}, {{0}, {2}, {1}}, false, true},
-      {"aten::_linalg_eigh", {2}, {{1}, {2}}},
-      {"aten::_linalg_eigvals", {2}, {{1}}},
-      {"aten::_linalg_slogdet", {2}, {{0}, {0}, {2}, {1}}, false, true},
-      {"aten::_linalg_solve_ex", {2, 2}, {{1}, {2, 0}, {1, 0}, {0, 0}}, true, true},
-      {"aten::_linalg_svd", {2}, {{2}, {1}, {2}}},
-      {"aten::cholesky", {2}, {{2}}},
-      {"aten::cholesky_inverse", {2}, {{2}}},
-      {"aten::cholesky_solve", {2, 2}, {{2}}},
-      {"aten::geqrf", {2}, {{2}, {1}}},
-      {"aten::linalg_cholesky_ex", {2}, {{2}, {0}}},
-      {"aten::linalg_eig", {2}, {{1}, {2}}},
-      {"aten::linalg_householder_product", {2, 1}, {{2}}},
-      {"aten::linalg_inv_ex", {2}, {{2}, {0}}},
-      {"aten::linalg_ldl_factor_ex", {2}, {{2}, {1}, {0}}},
-      {"aten::linalg_ldl_solve", {2, 1, 2}, {{2}}},
-      {"aten::linalg_lu", {2}, {{2}, {2}, {2}}},
-      {"aten::linalg_lu_factor_ex", {2}, {{2}, {1}, {0}}},
-      {"aten::linalg_lu_solve", {2, 1, 2}, {{2}}},
-      {"aten::linalg_matrix_exp", {2}, {{2}}},
-      {"aten::linalg_qr", {2}, {{2}, {2}}},
-      {"aten::linalg_solve_triangular", {2, 2}, {{2}}},
-      {"aten::lu_unpack", {2, 1}, {{2}, {2}, {2}}},
-      {"aten::triangular_solve", {2, 2}, {{2}, {2}}},
-      {"aten::_cdist_forward", {2, 2}, {{2}}},
-      {"aten::_cdist_backward", {2, 2, 2, 2}, {{2}}},
-      {"aten::col2im", {2}, {{3}}},
-      {"aten::grid_sampler_2d", {3, 3}, {{3}}},
-      {"aten::grid_sampler_2d_backward", {3, 3, 3}, {{3}, {3}}},
-      {"aten::grid_sampler_3d", {4, 4}, {{4}}},
-      {"aten::grid_sampler_3d_backward", {4, 4, 4}, {{4}, {4}}},
-      {"aten::im2col", {3}, {{2}}},
-      {"aten::pixel_shuffle", {3}, {{3}}},
-      {"aten::pixel_unshuffle", {3}, {{3}}},
-  };
-  return *rules;
-}
-
-// Registers the table.
-class BatchwiseFamily {
- public:
-  explicit BatchwiseFamily(const char* name) : name_(name) {}
-
-  bool registered() const {
-    const Movement batches = {
-        "any Shard of batch dimensions, equal on all operands; Replicate beside it is cut in place",
-        "a Partial is reduced; a cut dimension of the matrices or images is gathered",
-        "the same operators"};
-    for (const Rule& rule : rules()) {
-      if (!libtorch::has_operator(rule.name)) continue;
-      register_operator(
-          {name_, rule.name, HandlerLevel::kBelowAutograd, batches},
-          torch::CppFunction::makeFromBoxedFunctor(std::make_unique<BatchwiseKernel>(rule)));
-    }
-    register_operator(
-        {name_,
-         "aten::_linalg_check_errors",
-         HandlerLevel::kBelowAutograd,
-         {"Replicate", "one number a matrix is gathered, so that all ranks raise", ""}},
-        torch::CppFunction::makeFromBoxedFunction<&check_errors>());
-    return true;
-  }
-
- private:
-  const char* const name_;
-};
-
-const bool kRegistered = BatchwiseFamily("batches of matrices and images").registered();
-
 }  // namespace
+
+bool register_batchwise(const char* family, const std::vector<BatchwiseRule>& rules) {
+  const Movement batches = {
+      "any Shard of batch dimensions, equal on all operands; Replicate beside it is cut in place",
+      "a Partial is reduced; a cut dimension of the matrices or images is gathered",
+      "the same operators"};
+  for (const BatchwiseRule& rule : rules) {
+    if (!libtorch::has_operator(rule.name)) continue;
+    register_operator(
+        {family, rule.name, HandlerLevel::kBelowAutograd, batches},
+        torch::CppFunction::makeFromBoxedFunctor(std::make_unique<BatchwiseKernel>(rule)));
+  }
+  return true;
+}
+
 }  // namespace meshrun
