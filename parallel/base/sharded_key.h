@@ -7,8 +7,8 @@
 
 namespace meshrun {
 
-// LibTorch itself does not use this key.
-inline constexpr c10::DispatchKey kShardedKey = c10::DispatchKey::Fake;
+// Every sharded tensor has this key, and no other tensor: LibTorch gives it to none.
+inline constexpr c10::DispatchKey kShardedKey = c10::DispatchKey::DeferredInit;
 
 inline bool is_sharded(const at::Tensor& tensor) {
   return tensor.defined() && tensor.unsafeGetTensorImpl()->key_set().has(kShardedKey);

@@ -28,7 +28,7 @@ namespace meshrun {
 class PointwiseAgreement {
  public:
   void see(const c10::TensorImpl* operand, bool is_read = true) {
-    if (!operand->key_set().has(kOperatorKey)) {
+    if (!operand->key_set().has(kShardedKey)) {
       agree_ = false;
       return;
     }

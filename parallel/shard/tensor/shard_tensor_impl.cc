@@ -185,7 +185,7 @@ c10::intrusive_ptr<c10::TensorImpl> ShardTensorImpl::shallow_copy_and_detach(
 }
 
 void ShardTensorImpl::shallow_copy_from(const c10::intrusive_ptr<TensorImpl>& impl) {
-  TORCH_CHECK_TYPE(impl->key_set().has(kOperatorKey),
+  TORCH_CHECK_TYPE(impl->key_set().has(kShardedKey),
                    "a plain tensor cannot become the data of a ShardTensor");
   const auto& other = static_cast<const ShardTensorImpl&>(*impl);
   copy_tensor_metadata(&other, this, version_counter(), allow_tensor_metadata_change());

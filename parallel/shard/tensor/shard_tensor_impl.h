@@ -4,11 +4,14 @@
 // Its dispatch keys have the backend's bit without any functionality of a backend, so an operator
 // that no handler unwrapped ends in the dispatcher's error and never reads memory. It has:
 //
-//   DeferredInit     function handlers, above autograd; falls through elsewhere
+//   DeferredInit     what tells that a tensor is sharded; function handlers, above autograd; falls
+//                    through elsewhere
 //   Autograd, ADInplaceOrView   LibTorch's own, on the global shape
 //   Fake             operator handlers and the fallback, below autograd
 //
-// LibTorch itself uses neither DeferredInit nor Fake. Internal to parallel/shard. Threads: as
+// LibTorch gives no tensor DeferredInit. From 2.15 on it gives its own fake tensors Fake, and takes
+// tensors that have the key for such ones (docs/decisions/0021-dispatch-keys-of-shardtensor.md).
+// Internal to parallel/shard. Threads: as
 // tensors.
 //
 // Its global strides never come from local ones. LibTorch branches by strides (AccumulateGrad, the
@@ -33,8 +36,8 @@
 
 namespace meshrun {
 
-inline constexpr c10::DispatchKey kOperatorKey = kShardedKey;
-inline constexpr c10::DispatchKey kFunctionKey = c10::DispatchKey::DeferredInit;
+inline constexpr c10::DispatchKey kOperatorKey = c10::DispatchKey::Fake;
+inline constexpr c10::DispatchKey kFunctionKey = kShardedKey;
 
 class ShardTensorImpl : public c10::TensorImpl {
  public:

@@ -867,6 +867,15 @@ TEST(ShardTensorTest, IsATensorOfTheGlobalShapeWithoutItsMemory) {
   run_in_worlds("use sharded tensors", {1, 2, 4}, {"ucx"});
 }
 
+// LibTorch 2.15 gives its fake tensors the key that our operators are registered on.
+TEST(ShardTensorTest, ATensorWithTheKeyOfOperatorsIsNotSharded) {
+  const at::Tensor plain = at::ones({2});
+  at::Tensor fake = at::detail::make_tensor<c10::TensorImpl>(
+      c10::Storage(plain.storage()), plain.key_set().add(kOperatorKey), plain.dtype());
+  EXPECT_FALSE(is_shard_tensor(fake));
+  EXPECT_EQ(shard_impl(fake), nullptr);
+}
+
 TEST(ShardTensorTest, WrongCallsAreErrorsOnAllRanks) {
   run_in_worlds("refuse sharded tensors", {2, 3}, {"ucx"});
 }
