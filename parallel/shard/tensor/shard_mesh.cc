@@ -14,6 +14,14 @@ namespace {
 struct KnownMeshes {
   std::mutex mutex;
   std::map<std::string, ShardMesh::Ptr> by_name;
+  bool end_with_manager = false;
+
+  // Null: there is none.
+  ShardMesh::Ptr find(const std::string& name) {
+    const std::lock_guard lock(mutex);
+    const auto found = by_name.find(name);
+    return found == by_name.end() ? ShardMesh::Ptr() : found->second;
+  }
 };
 
 KnownMeshes& known_meshes() {
@@ -25,34 +33,48 @@ void forget_meshes() {
   std::map<std::string, ShardMesh::Ptr> gone;
   const std::lock_guard lock(known_meshes().mutex);
   gone.swap(known_meshes().by_name);
+  known_meshes().end_with_manager = false;
+}
+
+// `made`, or the one that another thread has kept.
+ShardMesh::Ptr keep(const std::string& name, ShardMesh::Ptr made) {
+  KnownMeshes& known = known_meshes();
+  const std::lock_guard lock(known.mutex);
+  if (!known.end_with_manager && DistributedManager::is_initialized()) {
+    DistributedManager::get().at_cleanup(forget_meshes);
+    known.end_with_manager = true;
+  }
+  return known.by_name.emplace(name, std::move(made)).first->second;
 }
 
 }  // namespace
 
-ShardMesh::ShardMesh(DeviceMesh mesh, std::vector<Group> axes, Group whole)
-    : mesh_(std::move(mesh)), axes_(std::move(axes)), whole_(std::move(whole)) {}
+ShardMesh::ShardMesh(DeviceMesh mesh, std::vector<Group> axes, Group whole,
+                     std::optional<c10::Device> device)
+    : mesh_(std::move(mesh)), axes_(std::move(axes)), whole_(std::move(whole)), device_(device) {}
 
 ShardMesh::Ptr ShardMesh::of(const DeviceMesh& mesh) {
   const std::string name = mesh.to_string();
-  KnownMeshes& known = known_meshes();
-  {
-    const std::lock_guard lock(known.mutex);
-    const auto found = known.by_name.find(name);
-    if (found != known.by_name.end()) return found->second;
-  }
+  if (Ptr known = known_meshes().find(name)) return known;
   DistributedManager& manager = DistributedManager::get();
   std::vector<Group> axes;
   for (const std::string& axis : mesh.mesh_dim_names()) {
     axes.push_back(manager.get_mesh_group(mesh[axis]));
   }
   Group whole = axes.size() == 1 ? axes.front() : manager.get_mesh_group(mesh);
-  auto made = c10::make_intrusive<ShardMesh>(mesh, std::move(axes), std::move(whole));
-  const std::lock_guard lock(known.mutex);
-  if (known.by_name.empty()) manager.at_cleanup(forget_meshes);
-  return known.by_name.emplace(name, std::move(made)).first->second;
+  return keep(name, c10::make_intrusive<ShardMesh>(mesh, std::move(axes), std::move(whole)));
+}
+
+ShardMesh::Ptr ShardMesh::over(const DeviceMesh& mesh, std::vector<Group> axes, Group whole,
+                               c10::Device device) {
+  const std::string name = mesh.to_string();
+  if (Ptr known = known_meshes().find(name)) return known;
+  return keep(name,
+              c10::make_intrusive<ShardMesh>(mesh, std::move(axes), std::move(whole), device));
 }
 
 c10::Device ShardMesh::device() const {
+  if (device_) return *device_;
   const c10::DeviceType type = device_of({}, *whole_);
   const c10::Device own = DistributedManager::get().device();
   return own.type() == type ? own : c10::Device(type);

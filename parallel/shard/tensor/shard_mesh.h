@@ -2,11 +2,13 @@
 // tensor looks nothing up.
 //
 // Immutable and shared; threads: any. Making one connects its groups: all ranks of the mesh make it
-// at the same point, in the same order of meshes. DistributedManager's cleanup forgets all meshes.
+// at the same point, in the same order of meshes. DistributedManager's cleanup forgets all meshes;
+// those of groups that the program made need no DistributedManager.
 // Errors: those of DistributedManager.
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "c10/core/Device.h"
@@ -24,12 +26,18 @@ class ShardMesh : public c10::intrusive_ptr_target {
 
   // ShardMesh of `mesh`.
   static Ptr of(const DeviceMesh& mesh);
+  // ShardMesh of `mesh` over groups that the program has made, for tensors on `device`: `axes` and
+  // `whole` as below. From now on of() gives it for equal meshes. One that is known already stays,
+  // whatever its groups.
+  static Ptr over(const DeviceMesh& mesh, std::vector<Group> axes, Group whole, c10::Device device);
   // ShardMesh of the manager's global mesh.
   static Ptr global();
 
   // `axes`: the group of this rank along each axis, in axis order. `whole`: the group of all ranks
-  // of the mesh, in row-major order of their coordinates.
-  ShardMesh(DeviceMesh mesh, std::vector<Group> axes, Group whole);
+  // of the mesh, in row-major order of their coordinates. `device`: absent: the manager's, or one
+  // of a type that the group takes.
+  ShardMesh(DeviceMesh mesh, std::vector<Group> axes, Group whole,
+            std::optional<c10::Device> device = std::nullopt);
 
   const DeviceMesh& device_mesh() const { return mesh_; }
   const std::vector<int64_t>& shape() const { return mesh_.shape(); }
@@ -38,13 +46,14 @@ class ShardMesh : public c10::intrusive_ptr_target {
   int64_t size() const { return mesh_.size(); }
   const Group& axis_group(IntArgument axis) const { return axes_[static_cast<size_t>(axis)]; }
   const Group& group() const { return whole_; }
-  // Where its group communicates from if a call has no tensor: the first accelerator, else the CPU.
+  // Where its group communicates from if a call has no tensor.
   c10::Device device() const;
 
  private:
   const DeviceMesh mesh_;
   const std::vector<Group> axes_;
   const Group whole_;
+  const std::optional<c10::Device> device_;
 };
 
 }  // namespace meshrun
