@@ -1,6 +1,7 @@
 #include "parallel/shard/dispatch/promotion.h"
 
 #include <algorithm>
+#include <atomic>
 
 #include "ATen/core/grad_mode.h"
 #include "c10/util/Exception.h"
@@ -15,6 +16,7 @@ namespace meshrun {
 namespace {
 
 thread_local PromotionMode mode_of_thread = PromotionMode::kSilent;
+std::atomic<bool> announces_plain_leaves{false};
 
 // Makes the gradient of a plain tensor plain: a hook that lives and dies with the tensor.
 struct MakesGradientPlain {
@@ -34,6 +36,7 @@ void make_gradient_plain(const at::TensorBase& plain) {
 }  // namespace
 
 PromotionMode promotion_mode() { return mode_of_thread; }
+void set_promotion_mode(PromotionMode mode) { mode_of_thread = mode; }
 
 PromotionModeGuard::PromotionModeGuard(PromotionMode mode) : before_(mode_of_thread) {
   mode_of_thread = mode;
@@ -42,7 +45,7 @@ PromotionModeGuard::~PromotionModeGuard() { mode_of_thread = before_; }
 
 void check_promotion(const at::Tensor& plain, const char* operation) {
   if (plain.requires_grad() && c10::GradMode::is_enabled() && !is_announced(plain)) {
-    if (plain.is_leaf()) {
+    if (plain.is_leaf() && !announces_plain_leaves.load(std::memory_order_relaxed)) {
       throw ShardTensorError(fmt::format(
           "{} got a plain leaf of [{}] that requires a gradient beside a ShardTensor: make it one "
           "by ShardTensor::from_local(), or announce the leaf by distribute_module()",
@@ -69,6 +72,8 @@ bool is_announced(const at::Tensor& leaf) {
            return hook.template target<MakesGradientPlain>() != nullptr;
          });
 }
+
+void announce_plain_leaves() { announces_plain_leaves = true; }
 
 void announce_plain_leaf(const at::Tensor& leaf) {
   TORCH_CHECK_VALUE(

@@ -2,8 +2,9 @@
 // without dimensions always counts so; PromotionMode decides on the others.
 //
 // Below autograd, a plain leaf that requires a gradient would get a sharded one. It is repaired
-// where the leaf was announced, else it is an error. Function handlers (above autograd) give any
-// plain tensor a plain gradient. handler_entry.h and the kernels of many operators check this.
+// where the leaf was announced, else it is an error, unless announce_plain_leaves() says that a
+// leaf is announced where it first meets a sharded tensor. Function handlers (above autograd) give
+// any plain tensor a plain gradient. handler_entry.h and the kernels of many operators check this.
 #pragma once
 
 #include <cstdint>
@@ -16,6 +17,7 @@ enum class PromotionMode : uint8_t { kDisabled, kWarn, kSilent };
 
 // Mode of this thread; kSilent at first.
 PromotionMode promotion_mode();
+void set_promotion_mode(PromotionMode mode);
 
 class PromotionModeGuard {
  public:
@@ -37,5 +39,7 @@ void check_mode(const at::Tensor& plain, const char* operation);
 // before they are accumulated.
 void announce_plain_leaf(const at::Tensor& leaf);
 bool is_announced(const at::Tensor& leaf);
+// On all threads of this process, from now on: Python, whose modules keep plain parameters.
+void announce_plain_leaves();
 
 }  // namespace meshrun
