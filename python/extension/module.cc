@@ -23,6 +23,7 @@
 #include "python/extension/manager_bindings.h"
 #include "python/extension/raised_errors.h"
 #include "python/extension/reconfigurable_backend.h"
+#include "python/extension/shard_bindings.h"
 #include "python/extension/worlds.h"
 
 namespace meshrun::python {
@@ -69,4 +70,5 @@ PYBIND11_MODULE(_torch, module) {
   module.def("end_worlds", &python::end_worlds, py::call_guard<py::gil_scoped_release>());
   python::bind_manager(module);
   python::bind_bagua(module);
+  python::bind_shard(module);
 }

@@ -31,11 +31,17 @@ _groups = {}  # by name
 _meshes = {}  # groups of several axes of a mesh, by their ranks
 _mesh = None  # torch's DeviceMesh of the manager's mesh
 _hooks = None  # sys.excepthook before torch joined, and after
+_at_forget = []  # functions that forget what belongs to a world
 
 
 def is_joined():
     """Whether torch's default group is the manager's world. It is not after destroy_process_group()."""
     return _world is not None and dist.is_initialized() and dist.group.WORLD is _world
+
+
+def at_forget(function):
+    """From now on `function` is called when this process leaves the manager's world."""
+    _at_forget.append(function)
 
 
 def refuse_other_world():
@@ -84,6 +90,8 @@ def forget_torch():
         sys.excepthook = _hooks[0]  # else each world puts one more "[rank0]:" before a traceback
     _groups.clear()
     _meshes.clear()
+    for forget in _at_forget:
+        forget()
     _hooks = _mesh = _world = None
     return held
 

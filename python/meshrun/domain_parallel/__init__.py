@@ -1,0 +1,40 @@
+"""One global tensor on many ranks, for PyTorch, under PhysicsNeMo's names:
+`from meshrun.domain_parallel import ShardTensor` in place of `from physicsnemo.domain_parallel import ShardTensor`.
+
+    from meshrun.distributed import DistributedManager
+    from meshrun.domain_parallel import ShardTensor
+    from torch.distributed.tensor import Shard
+
+    DistributedManager.initialize()
+    mesh = DistributedManager().initialize_mesh((-1,), ("domain",))
+    x = ShardTensor.from_local(part, mesh, [Shard(2)])      # parts may be uneven, and empty
+    loss = model(x).square().mean()                         # an unchanged torch.nn.Module
+    loss.backward()
+
+docs/shard_tensor.md lists what each operator moves between ranks. Names are looked up on first use.
+"""
+
+_MODULE_OF = {
+    **dict.fromkeys(("MissingShardRuleError", "ShardTensorError"), "errors"),
+    "ShardTensor": "_tensor",
+    "ShardTensorSpec": "_spec",
+    "TensorPromotionMode": "_promotion",
+    "scatter_tensor": "_scatter",
+}
+
+__all__ = sorted(_MODULE_OF)
+
+
+def __getattr__(name):
+    module = _MODULE_OF.get(name)
+    if module is None:
+        raise AttributeError(f"module 'meshrun.domain_parallel' has no attribute {name!r}")
+    import importlib
+
+    value = getattr(importlib.import_module(f".{module}", __name__), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__():
+    return sorted({*globals(), *_MODULE_OF})

@@ -1,0 +1,323 @@
+"""What each rank of tests/python/shard does: one function a case, called with (rank, size, mesh), which asserts.
+
+Every rank makes the whole tensors from the same seeds, so it knows what the sharded ones must be.
+"""
+
+import copy
+import io
+import os
+import pickle
+import sys
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.tensor import Partial, Replicate, Shard
+
+from meshrun.distributed import DistributedManager
+from meshrun.domain_parallel import ShardTensor, ShardTensorError, ShardTensorSpec, TensorPromotionMode, scatter_tensor
+
+
+def whole(*shape, seed=1, dtype=torch.float64):
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=dtype)
+
+
+def cuts(extent, size):
+    """Uneven, with an empty piece where there is one to spare."""
+    first = extent // 2 + 1
+    return ([extent] if size == 1 else [first, extent - first] if size == 2
+            else [first, 0, *[extent - first] + [0] * (size - 3)])
+
+
+def part(tensor, dim, rank, size):
+    return tensor.split(cuts(tensor.shape[dim], size), dim)[rank]
+
+
+def sharded(tensor, dim, rank, size, mesh, requires_grad=False):
+    x = ShardTensor.from_local(part(tensor, dim, rank, size).clone(), mesh, [Shard(dim)])
+    return x.requires_grad_(requires_grad)
+
+
+def raises(kinds, call, *words):
+    try:
+        call()
+    except kinds as error:
+        assert all(word in str(error) for word in words), error
+    else:
+        raise AssertionError("no error")
+
+
+def close(a, b, most=1e-12):
+    assert a.shape == b.shape, (a.shape, b.shape)
+    assert (a - b).norm() <= most * max(b.norm().item(), 1e-300), (a - b).norm() / b.norm()
+
+
+def tells_what_it_is(rank, size, mesh):
+    x = whole(7, 6)
+    s = sharded(x, 0, rank, size, mesh)
+    assert isinstance(s, ShardTensor) and isinstance(s, torch.Tensor) and not isinstance(x, ShardTensor)
+    assert not isinstance(3, ShardTensor) and isinstance(nn.Parameter(s), ShardTensor)
+    assert s.shape == x.shape and s.placements == (Shard(0),) and tuple(s.device_mesh.shape) == (size,)
+    assert torch.equal(s._local_tensor, part(x, 0, rank, size)) and torch.equal(s.to_local(), s._local_tensor)
+    assert torch.equal(s.full_tensor(), x) and not isinstance(s.full_tensor(), ShardTensor)
+    assert s.offsets() == [sum(cuts(7, size)[:rank])] and s.offsets(0) == s.offsets()[0] == s.spec.offsets(-1)
+    assert s.spec == s._spec and hash(s.spec) == hash(s._spec) and s.spec.shape == x.shape
+    assert s.spec.local_shape == part(x, 0, rank, size).shape
+    assert s.spec.sharding_shapes() == {0: tuple(torch.Size([n, 6]) for n in cuts(7, size))}
+    assert not any(hasattr(x, name) for name in ("to_local", "full_tensor", "redistribute", "placements", "_spec", "_local_tensor"))
+    raises(AttributeError, lambda: x.to_local(), "'Tensor' object has no attribute 'to_local'")
+    assert ShardTensor.patches_enabled()
+
+
+def is_made_in_each_way(rank, size, mesh):
+    x = whole(9, 4)
+    s = sharded(x, 0, rank, size, mesh)
+    again = ShardTensor(s.to_local(), s.spec, requires_grad=True)
+    assert again.requires_grad and again.is_leaf and torch.equal(again.full_tensor(), x)
+    given = ShardTensor.from_local(s.to_local(), mesh, [Shard(0)], {0: [(n, 4) for n in cuts(9, size)]})
+    assert given.spec == s.spec
+    assert ShardTensorSpec(mesh, [Shard(0)], shape=x.shape, sharding_shapes={0: [(n, 4) for n in cuts(9, size)]}) == s.spec
+    pieces = [*x.chunk(size), *[x[:0]] * size]
+    chunked = ShardTensor.from_local(pieces[rank], mesh, [Shard(0)], "chunk")
+    assert chunked.spec == ShardTensorSpec(mesh, [Shard(0)], shape=x.shape) and torch.equal(chunked.full_tensor(), x)
+    assert ShardTensor.from_local(pieces[rank], mesh, [Shard(-2)], "chunk", global_shape=x.shape).spec == chunked.spec
+    same = ShardTensor.from_local(x, mesh)
+    assert same.placements == (Replicate(),) and torch.equal(same.to_local(), x)
+    summed = ShardTensor.from_local(x, mesh, [Partial()])
+    close(summed.full_tensor(), size * x)
+    close(ShardTensor.from_local(x, mesh, [Partial("avg")]).full_tensor(), x)
+    scattered = scatter_tensor(x if rank == size - 1 else None, size - 1, mesh, (Shard(1),), requires_grad=True)
+    assert scattered.requires_grad and torch.equal(scattered.full_tensor().detach(), x)
+    if size > 1:
+        raises(ShardTensorError, lambda: ShardTensor.from_local(x[:rank + 1], mesh, [Shard(0)], "chunk"), "torch.chunk")
+
+
+def moves(rank, size, mesh):
+    x = whole(8, 5)
+    s = sharded(x, 0, rank, size, mesh, requires_grad=True)
+    moved = s.redistribute(placements=[Shard(1)])
+    assert moved.placements == (Shard(1),) and torch.equal(moved.full_tensor(), x)
+    weights = whole(8, 5, seed=2)
+    (moved * weights).sum().backward()
+    assert isinstance(s.grad, ShardTensor) and s.grad.spec == s.spec and torch.equal(s.grad.full_tensor(), weights)
+    later = s.detach().redistribute(mesh, [Replicate()], async_op=True)
+    assert torch.equal(later.to_local(), x)
+    s.grad = None
+    (s.full_tensor() * weights).sum().backward()
+    close(s.grad.full_tensor(), weights)  # Replicate: each rank's gradient is the whole one
+    s.grad = None
+    (s.to_local(grad_placements=[Shard(0)]) * part(weights, 0, rank, size)).sum().backward()
+    assert torch.equal(s.grad.full_tensor(), weights)
+    raises((RuntimeError,), lambda: s.redistribute(mesh), "placements")
+    raises((ValueError,), lambda: s.redistribute(mesh, [Partial()]), "Partial")
+    raises((ValueError,), lambda: s.redistribute(mesh, [Shard(2)]), "2")
+    local = whole(3, 2, seed=rank).requires_grad_()
+    (ShardTensor.from_local(local, mesh, [Shard(0)]) * 2).sum().backward()
+    assert torch.equal(local.grad, torch.full_like(local, 2))
+
+
+def prints(rank, size, mesh):
+    x = torch.arange(6.0).reshape(3, 2)
+    s = ShardTensor.from_local(x, mesh, [Shard(0)])
+    text = repr(s)
+    assert text.startswith("ShardTensor(tensor([[0., 1.],") and "Shard(0)" in text and f"[{3 * size}, 2]" in text, text
+    assert str(s) == text == f"{s}" and "requires_grad=True" in repr(s.detach().requires_grad_())
+    assert "Mul" in repr(s.detach().requires_grad_() * 2) and repr(nn.Parameter(s)).startswith("Parameter containing:\nShardTensor(")
+    assert f"{(s * 0 + 1).mean():.2f}" == "1.00"
+    assert repr(x) == "tensor([[0., 1.],\n        [2., 3.],\n        [4., 5.]])"
+    assert "domain" in repr(s.spec) or "dim_0" in repr(s.spec), repr(s.spec)
+
+
+def pickles_and_copies(rank, size, mesh):
+    x = whole(7, 3)
+    s = sharded(x, 0, rank, size, mesh, requires_grad=True)
+    (s * s).sum().backward()
+
+    def saved(value, **options):
+        file = io.BytesIO()
+        torch.save(value, file)
+        file.seek(0)
+        return torch.load(file, **options)
+
+    model = nn.Linear(3, 2).double()
+    model.scale = nn.Parameter(sharded(x, 0, rank, size, mesh))
+    for again in (pickle.loads(pickle.dumps(s)), copy.copy(s), copy.deepcopy(s), saved(s, weights_only=True),
+                  saved({"a": [s]}, weights_only=False)["a"][0]):
+        assert isinstance(again, ShardTensor) and again.spec == s.spec and again.requires_grad and again.is_leaf
+        assert torch.equal(again.to_local(), s.to_local())
+    again = copy.deepcopy(s)
+    assert torch.equal(again.grad.full_tensor(), s.grad.full_tensor())
+    with torch.no_grad():
+        again.add_(1)
+    assert torch.equal(s.full_tensor().detach(), x), "the copy shares its memory"
+    raises(RuntimeError, lambda: copy.deepcopy(s * 2), "detach()")
+    clone = copy.deepcopy(model)
+    assert isinstance(clone.scale, nn.Parameter) and clone.scale.spec == s.spec
+    state = saved(model.state_dict(), weights_only=True)
+    with torch.no_grad():
+        model.scale.zero_()
+    model.load_state_dict(state)
+    assert torch.equal(model.scale.full_tensor().detach(), x)
+    assert pickle.loads(pickle.dumps(s.spec)) == s.spec == copy.deepcopy(s.spec)
+    twice = copy.deepcopy([s, s])
+    assert twice[0] is twice[1]
+    # A view takes its own rows along, not the memory that it is in.
+    view = s.detach()[:, :1]
+    assert len(pickle.dumps(view)) < 4096 and torch.equal(pickle.loads(pickle.dumps(view)).full_tensor(), x[:, :1])
+
+
+def memory_of_the_whole_is_refused(rank, size, mesh):
+    s = sharded(whole(4, 3), 0, rank, size, mesh)
+    for name, call in (("numpy", s.numpy), ("tolist", s.tolist), ("__array__", s.__array__), ("__dlpack__", s.__dlpack__)):
+        raises(ShardTensorError, call, f"{name}()", "full_tensor()", "to_local()")
+    assert (s * 0 + 2).sum().item() == 24.0 and int((s * 0 + 2).sum()) == 24
+    assert torch.ones(2).tolist() == [1, 1]
+
+
+def plain_leaves_get_plain_gradients(rank, size, mesh):
+    x, w0 = whole(6, 4), whole(4, seed=3)
+    s = sharded(x, 0, rank, size, mesh)
+    w, v = w0.clone().requires_grad_(), w0.clone().requires_grad_()
+    for times in (1, 2):
+        ((s * w).tanh().sum() + (w * w).sum()).backward()
+        ((x * v).tanh().sum() + (v * v).sum()).backward()
+        assert not isinstance(w.grad, ShardTensor)
+        close(w.grad, v.grad)
+    # Autograd asks in several ways.
+    got, = torch.autograd.grad((s * w).sum(), w)
+    close(got, x.sum(0))
+    net = nn.Sequential(nn.Linear(4, 5), nn.LayerNorm(5), nn.GELU(), nn.Linear(5, 1)).double()
+    own = copy.deepcopy(net)
+    net(s).square().mean().backward()
+    own(x).square().mean().backward()
+    for (name, a), b in zip(net.named_parameters(), own.parameters()):
+        close(a.grad, b.grad, 1e-11)
+
+
+def promotes_as_told(rank, size, mesh):
+    s = sharded(whole(4, 3), 0, rank, size, mesh)
+    assert ShardTensor.get_promotion_mode() is TensorPromotionMode.SILENT
+    with ShardTensor.promotion_mode("disabled"):
+        raises(ValueError, lambda: s + torch.ones(3).double(), "PromotionMode")
+        s + torch.tensor(1.0)  # without dimensions
+    with ShardTensor.promotion_mode(TensorPromotionMode.WARN):
+        assert ShardTensor.get_promotion_mode() is TensorPromotionMode.WARN
+    ShardTensor.set_promotion_mode("silent")
+    assert ShardTensor.get_promotion_mode() is TensorPromotionMode.SILENT
+    raises(ValueError, lambda: ShardTensor.set_promotion_mode("loud"), "loud")
+
+
+def wrong_calls_are_told(rank, size, mesh):
+    x = whole(4, 3)
+    s = sharded(x, 0, rank, size, mesh)
+    raises(TypeError, lambda: ShardTensor.from_local(x, "cpu", [Shard(0)]), "DeviceMesh")
+    raises(TypeError, lambda: ShardTensor(x, None), "ShardTensorSpec")
+    raises(ShardTensorError, lambda: ShardTensor(whole(5, 5), s.spec), "[5, 5]")
+    raises(ShardTensorError, lambda: ShardTensor.from_local(s, mesh, [Shard(0)]), "plain")
+    raises(ShardTensorError, lambda: ShardTensor.from_local(x, mesh, Shard(0)), "sequence")
+    raises(ShardTensorError, lambda: ShardTensor.from_local(x, mesh, ["S0"]), "S0")
+    raises(ShardTensorError, lambda: ShardTensor.from_local(x, mesh, [Shard(0), Shard(1)]), "2")
+    raises(ShardTensorError, lambda: ShardTensor.from_local(x, mesh, [Shard(5)]), "5")
+    raises(ShardTensorError, lambda: ShardTensor.from_local(x, mesh, [Shard(0)], "guess"), "guess")
+    raises(ShardTensorError, lambda: ShardTensor.from_local(x, mesh, [Shard(0)], {}), "mesh dimension 0")
+    raises(ShardTensorError, lambda: scatter_tensor(x, "0", mesh, (Shard(0),)), "global_src")
+    raises(ShardTensorError, lambda: scatter_tensor(x, size, mesh, (Shard(0),)), f"rank {size}")
+    raises(ShardTensorError, lambda: scatter_tensor(x, 0, mesh, (Partial(),)), "Partial")
+    raises(ShardTensorError, lambda: s.offsets(1), "mesh dimension 1")
+    if size > 1:
+        raises(ShardTensorError, lambda: ShardTensor.from_local(whole(4, 3 + rank), mesh, [Shard(0)]), "4")
+        raises(ShardTensorError, lambda: ShardTensor.from_local(x, mesh, [Shard(rank % 2)]))
+
+
+def meshes_are_found_again(rank, size, mesh):
+    s = sharded(whole(4, 3), 0, rank, size, mesh)
+    assert tuple(s.device_mesh.mesh.flatten().tolist()) == tuple(mesh.mesh.flatten().tolist())
+    # Another DeviceMesh object with the same ranks and names is the same mesh.
+    other = init_device_mesh("cpu", tuple(mesh.shape), mesh_dim_names=mesh.mesh_dim_names)
+    assert sharded(whole(4, 3), 0, rank, size, other).spec == s.spec
+    named = init_device_mesh("cpu", (size,), mesh_dim_names=("other",))
+    o = sharded(whole(4, 3), 0, rank, size, named)
+    assert o.spec != s.spec and o.device_mesh.mesh_dim_names == ("other",) and torch.equal(o.full_tensor(), whole(4, 3))
+    with mesh:
+        assert ShardTensor.from_local(whole(2, 2), placements=[Shard(0)]).spec.mesh == mesh
+    if size == 4:
+        two = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "domain"))
+        x = whole(5, 6)
+        rows, columns = cuts(5, 2), cuts(6, 2)
+        own = x.split(rows)[rank // 2].split(columns, 1)[rank % 2]
+        t = ShardTensor.from_local(own, two, [Shard(0), Shard(1)])
+        assert torch.equal(t.full_tensor(), x) and t.offsets() == [rows[0] * (rank // 2), columns[0] * (rank % 2)]
+        assert t.spec.sharding_shapes()[1] == tuple(torch.Size([own.shape[0], n]) for n in columns)
+        one = ShardTensor.from_local(x.split(columns, 1)[rank % 2], two["domain"], [Shard(1)])
+        assert torch.equal(one.full_tensor(), x) and torch.equal(pickle.loads(pickle.dumps(t)).full_tensor(), x)
+        assert torch.equal(scatter_tensor(x if rank == 3 else None, 3, two, (Replicate(), Shard(0))).full_tensor(), x)
+
+
+def optimizers_train_sharded_parameters(rank, size, mesh):
+    x0, target = whole(7, 3), whole(7, 3, seed=5)
+    ways = [(torch.optim.AdamW, {}), (torch.optim.AdamW, {"foreach": True}), (torch.optim.AdamW, {"fused": True}),
+            (torch.optim.SGD, {"momentum": 0.9, "foreach": True})]
+    for make, options in ways:
+        results = []
+        for x, t in ((sharded(x0, 0, rank, size, mesh), sharded(target, 0, rank, size, mesh)), (x0.clone(), target)):
+            p = nn.Parameter(x)
+            optimizer = make([p], lr=0.05, **options)
+            for _ in range(10):
+                optimizer.zero_grad()
+                (p - t).square().sum().backward()
+                norm = nn.utils.clip_grad_norm_([p], 2.0)
+                optimizer.step()
+            results.append((p, norm))
+        close(results[0][0].full_tensor().detach(), results[1][0].detach(), 1e-12)
+        close(results[0][1].full_tensor() if isinstance(results[0][1], ShardTensor) else results[0][1], results[1][1])
+
+
+CASES = [value for name, value in list(globals().items()) if callable(value) and getattr(value, "__module__", "") == __name__
+         and "rank" in value.__code__.co_varnames[:1] and value.__code__.co_varnames[:3] == ("rank", "size", "mesh")]
+
+
+def run(rank, size, mesh, names, where):
+    for case in CASES:
+        if not names or case.__name__ in names:
+            try:
+                case(rank, size, mesh)
+            except BaseException as error:
+                error.add_note(f"case {case.__name__}, rank {rank} of {size}, {where}") if hasattr(error, "add_note") else None
+                raise
+    if rank == 0:
+        print(f"  {size} ranks, {where}: {len(CASES)} cases", flush=True)
+
+
+def environment(rank, size, port):
+    os.environ.update(RANK=str(rank), WORLD_SIZE=str(size), LOCAL_RANK=str(rank), MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
+    torch.set_num_threads(1)
+
+
+def managed(rank, size, port, names):
+    environment(rank, size, port)
+    DistributedManager.initialize()
+    mesh = DistributedManager().initialize_mesh((size,), ("domain",))
+    run(rank, size, mesh, names, "DistributedManager")
+
+
+def on_backend(backend, rank, size, port, names):
+    environment(rank, size, port)
+    import meshrun.torch  # registers the backend
+
+    dist.init_process_group(backend, rank=rank, world_size=size)
+    run(rank, size, init_device_mesh("cpu", (size,)), names, backend)
+    dist.destroy_process_group()
+
+
+def on_meshrun(rank, size, port, names):
+    on_backend("meshrun", rank, size, port, names)
+
+
+def on_gloo(rank, size, port, names):
+    on_backend("gloo", rank, size, port, names)
+
+
+if __name__ == "__main__":
+    # One rank by hand: RANK, WORLD_SIZE, MASTER_PORT and the names of cases.
+    managed(int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1)), int(os.environ.get("MASTER_PORT", 29555)), sys.argv[1:])
