@@ -3,6 +3,7 @@
 Every rank makes the whole tensors from the same seeds, so it knows what the sharded ones must be.
 """
 
+import contextlib
 import copy
 import io
 import os
@@ -271,6 +272,100 @@ def optimizers_train_sharded_parameters(rank, size, mesh):
             results.append((p, norm))
         close(results[0][0].full_tensor().detach(), results[1][0].detach(), 1e-12)
         close(results[0][1].full_tensor() if isinstance(results[0][1], ShardTensor) else results[0][1], results[1][1])
+
+
+@contextlib.contextmanager
+def kept_registries():
+    names = "_dispatch_registry", "_function_registry", "_named_function_registry"
+    before = {name: dict(getattr(ShardTensor, name)) for name in names}
+    try:
+        yield
+    finally:
+        for name in names:
+            setattr(ShardTensor, name, before[name])
+
+
+def handlers_of_operators_run_below_autograd(rank, size, mesh):
+    x = whole(5, 4)
+    s = sharded(x, 0, rank, size, mesh, requires_grad=True)
+    calls = []
+
+    def doubled(a, b):
+        calls.append((torch.is_grad_enabled(), type(b)))
+        local = b._local_tensor if isinstance(b, ShardTensor) else b
+        return ShardTensor(a._local_tensor * local * 2, a._spec)
+
+    with kept_registries():
+        ShardTensor.register_dispatch_handler(torch.ops.aten.mul.Tensor, doubled)
+        y = s * s
+        assert len(calls) == 1 and torch.equal(y.full_tensor().detach(), 2 * x * x)
+        y.sum().backward()  # the formula of mul calls mul twice
+        assert len(calls) == 3
+        close(s.grad.full_tensor(), 4 * x)
+        # A later one wins, and its end brings this one back.
+        ShardTensor.register_dispatch_handler(torch.ops.aten.mul.Tensor, lambda a, b: a)
+        assert torch.equal((s.detach() * s.detach()).full_tensor(), x)
+        del ShardTensor._dispatch_registry[torch.ops.aten.mul.Tensor]
+        assert torch.equal((s * s).full_tensor().detach(), x * x)
+    assert torch.equal((s * s).full_tensor().detach(), x * x) and torch.equal(x * x, x * x) and len(calls) == 3
+    raises(ShardTensorError, lambda: ShardTensor.register_dispatch_handler(torch.mul, doubled), "torch.ops.aten")
+
+
+def handlers_of_functions_make_their_own_graph(rank, size, mesh):
+    x = whole(5, 4)
+    s = sharded(x, 0, rank, size, mesh, requires_grad=True)
+    calls = []
+
+    def tripled(func, types, args, kwargs):
+        calls.append((func, types, args, kwargs))
+        a, b = args
+        return ShardTensor.from_local(a.to_local() * b.to_local() * 3, a.device_mesh, a.placements)
+
+    with kept_registries():
+        ShardTensor.register_function_handler(torch.mul, tripled)
+        for y in (torch.mul(s, s), s * s, s.mul(s)):
+            close(y.full_tensor().detach(), 3 * x * x)
+        y.sum().backward()
+        close(s.grad.full_tensor(), 6 * x)
+        plain = x[0].clone().requires_grad_()
+        seen = []
+        ShardTensor.register_function_handler(torch.mul, lambda f, t, a, k: seen.append(a[1]) or a[0])
+        s * plain
+        assert isinstance(seen[0], ShardTensor) and seen[0].placements == (Replicate(),)
+        s * 2
+        assert not isinstance(seen[1], ShardTensor)
+    assert calls[0][0] is torch.mul and len(calls) == 3
+    assert torch.equal((s * s).full_tensor().detach(), x * x)
+    # A function without an operator.
+    image = ShardTensor.from_local(whole(1, 2, 3, 4), mesh, [Replicate()])
+    with kept_registries():
+        before = nn.functional.interpolate
+        ShardTensor.register_function_handler(nn.functional.interpolate, lambda f, t, a, k: ("mine", f is before, k.get("scale_factor")))
+        assert nn.functional.interpolate(image, scale_factor=2) == ("mine", True, 2)
+        assert nn.Upsample(scale_factor=2)(image)[0] == "mine"
+        assert nn.functional.interpolate(whole(1, 2, 3, 4), scale_factor=2).shape == (1, 2, 6, 8)
+        ShardTensor._enable_shard_patches = False
+        assert not ShardTensor.patches_enabled() and nn.functional.interpolate(image, scale_factor=2).shape == (1, 2, 6, 8)
+        ShardTensor._enable_shard_patches = True
+        assert ShardTensor.patches_enabled()
+    assert nn.functional.interpolate is before
+    raises(ShardTensorError, lambda: ShardTensor.register_function_handler(lambda x: x, tripled), "custom_op")
+
+
+def handlers_of_custom_operators_are_found_by_name(rank, size, mesh):
+    if not hasattr(torch.ops.shard_ranks, "twice"):
+        @torch.library.custom_op("shard_ranks::twice", mutates_args=())
+        def twice(x: torch.Tensor) -> torch.Tensor:
+            return x * 2
+    x = whole(5, 4)
+    s = sharded(x, 0, rank, size, mesh)
+    with kept_registries():
+        ShardTensor.register_named_function_handler(
+            "shard_ranks.twice.default", lambda f, t, a, k: ShardTensor(f(a[0].to_local()) + 1, a[0].spec))
+        assert torch.equal(torch.ops.shard_ranks.twice(s).full_tensor(), 2 * x + 1)
+        assert torch.equal(torch.ops.shard_ranks.twice(x), 2 * x)
+    raises(ShardTensorError, lambda: ShardTensor.register_named_function_handler("shard_ranks.thrice.default", None), "custom_op")
+    raises(ShardTensorError, lambda: ShardTensor.register_named_function_handler("thrice", None), "module.name.default")
 
 
 CASES = [value for name, value in list(globals().items()) if callable(value) and getattr(value, "__module__", "") == __name__

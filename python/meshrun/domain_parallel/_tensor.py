@@ -2,7 +2,7 @@
 
 import torch
 
-from meshrun.domain_parallel import _install, _meshes, _promotion
+from meshrun.domain_parallel import _handlers, _install, _meshes, _promotion
 from meshrun.domain_parallel._placements import words_of
 from meshrun.domain_parallel._spec import ShardTensorSpec
 from meshrun.domain_parallel.errors import ShardTensorError
@@ -11,9 +11,30 @@ from meshrun.torch import _extension
 _shard = _extension.shard
 
 
+_HANDLERS = {
+    "_dispatch_registry": _handlers.Registry(_handlers.register_for_operator),
+    "_function_registry": _handlers.Registry(_handlers.register_for_function),
+    "_named_function_registry": _handlers.Registry(_handlers.register_by_name),
+}
+
+
 class _Type(type(torch.Tensor)):
     def __instancecheck__(cls, value):
         return _shard.is_sharded(value)
+
+    def __setattr__(cls, name, value):
+        if name in _HANDLERS:
+            _HANDLERS[name].become(value)
+        else:
+            super().__setattr__(name, value)
+
+    @property
+    def _enable_shard_patches(cls):
+        return _shard.patches_enabled()
+
+    @_enable_shard_patches.setter
+    def _enable_shard_patches(cls, enabled):
+        _shard.exclude_patches(not enabled)
 
 
 class ShardTensor(torch.Tensor, metaclass=_Type):
@@ -35,7 +56,7 @@ class ShardTensor(torch.Tensor, metaclass=_Type):
         return _shard.make(local_tensor, spec._native, bool(requires_grad))
 
     @staticmethod
-    def from_local(local_tensor, device_mesh=None, placements=None, sharding_shapes="infer", *, global_shape=None):
+    def from_local(local_tensor, device_mesh=None, placements=None, sharding_shapes="infer", global_shape=None):
         """Collective with "infer": the ranks' parts as one tensor. Differentiable.
 
         Args: `local_tensor`, this rank's part. `device_mesh`: None: that of the enclosing `with mesh:`, else the manager's.
@@ -59,6 +80,30 @@ class ShardTensor(torch.Tensor, metaclass=_Type):
         return made
 
     @classmethod
+    def register_dispatch_handler(cls, op, handler):
+        """From now on `op` (torch.ops.aten.mul.Tensor) of sharded tensors is handler(*args, **kwargs).
+
+        It runs below autograd: LibTorch's own derivative stays. `_local_tensor` and `_spec` take tensors apart, and
+        ShardTensor(local, spec) makes one. `del ShardTensor._dispatch_registry[op]` brings back what was there before.
+        """
+        cls._dispatch_registry[op] = handler
+
+    @classmethod
+    def register_function_handler(cls, func, handler):
+        """From now on a call of `func` with sharded tensors is handler(func, types, args, kwargs).
+
+        It runs above autograd, and makes its own graph: to_local(), operators, from_local(). Plain tensors with dimensions come as
+        Replicate. `func` may be a function or method of torch (torch.mul, torch.Tensor.mul: then the operator is meant, however it is
+        called), or a function of Python's that a module has by its name (torch.nn.functional.interpolate).
+        """
+        cls._function_registry[func] = handler
+
+    @classmethod
+    def register_named_function_handler(cls, func_name, handler):
+        """The same for an operator that torch.library.custom_op() has defined: "module.name.default"."""
+        cls._named_function_registry[func_name] = handler
+
+    @classmethod
     def patches_enabled(cls):
         """Whether function handlers run on this thread: since a ShardTensor was made in this process."""
         return _shard.patches_enabled()
@@ -76,6 +121,10 @@ class ShardTensor(torch.Tensor, metaclass=_Type):
     def promotion_mode(cls, mode):
         """The same within a `with`."""
         return _promotion.within(mode)
+
+
+for _name, _registry in _HANDLERS.items():
+    type.__setattr__(ShardTensor, _name, _registry)
 
 
 # -- what tensors get --
