@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
-from torch.distributed.tensor import Partial, Replicate, Shard
+from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
 
 from meshrun.distributed import DistributedManager
 from meshrun.domain_parallel import ShardTensor, ShardTensorError, ShardTensorSpec, TensorPromotionMode, scatter_tensor
@@ -366,6 +366,64 @@ def handlers_of_custom_operators_are_found_by_name(rank, size, mesh):
         assert torch.equal(torch.ops.shard_ranks.twice(x), 2 * x)
     raises(ShardTensorError, lambda: ShardTensor.register_named_function_handler("shard_ranks.thrice.default", None), "custom_op")
     raises(ShardTensorError, lambda: ShardTensor.register_named_function_handler("thrice", None), "module.name.default")
+
+
+def dtensors_come_and_go(rank, size, mesh):
+    x = whole(4 * size, 6)
+    for placement in (Shard(0), Shard(1), Replicate()):
+        d = distribute_tensor(x.clone(), mesh, [placement]).requires_grad_()
+        s = ShardTensor.from_dtensor(d)
+        assert s.placements == (placement,) and torch.equal(s.full_tensor().detach(), x)
+        assert s._local_tensor.data_ptr() == d._local_tensor.data_ptr()
+        weights = whole(*x.shape, seed=3)
+        (s * weights).sum().backward()
+        assert isinstance(d.grad, DTensor) and d.grad.placements == d.placements
+        close(d.grad.full_tensor(), weights)
+        back = s.detach().requires_grad_()
+        again = back.to_dtensor()
+        assert isinstance(again, DTensor) and again.placements == d.placements and torch.equal(again.full_tensor().detach(), x)
+        (again * distribute_tensor(weights, mesh, [Replicate()])).sum().full_tensor().backward()
+        close(back.grad.full_tensor(), weights)
+    summed = DTensor.from_local(x, mesh, [Partial()], run_check=False)
+    close(ShardTensor.from_dtensor(summed).full_tensor(), size * x)
+    uneven = [*whole(size + 1, 3).chunk(size), *[x[:0, :3]] * size][rank]
+    d = DTensor.from_local(uneven, mesh, [Shard(0)], run_check=False, shape=torch.Size([size + 1, 3]), stride=(3, 1))
+    assert torch.equal(ShardTensor.from_dtensor(d).full_tensor(), whole(size + 1, 3))
+    if size > 1:
+        raises(ShardTensorError, sharded(whole(8, 3), 0, rank, size, mesh).to_dtensor, "torch.chunk")
+    raises(TypeError, lambda: ShardTensor.from_dtensor(x), "DTensor")
+
+
+def dtensors_are_operands(rank, size, mesh):
+    x, w = whole(7, 6), whole(6, seed=2)
+    s = sharded(x, 0, rank, size, mesh)
+    for placement in (Replicate(), Shard(0)):
+        d = distribute_tensor(w.clone(), mesh, [placement]).requires_grad_()
+        own = w.clone().requires_grad_()
+        for times in (1, 2):
+            for y in (s * d, d * s, torch.cat([s * 2, (s * d)])[7:], torch.add(s, other=d) * d):
+                assert isinstance(y, ShardTensor)
+            ((s * d) + torch.mul(d, s)).tanh().sum().backward()
+            ((x * own) + x * own).tanh().sum().backward()
+            assert isinstance(d.grad, DTensor) and d.grad.placements == (placement,)
+            close(d.grad.full_tensor(), own.grad)
+    # Layers of torch's own tensor parallelism.
+    torch.manual_seed(4)
+    net = nn.Sequential(nn.Linear(6, 4 * size), nn.GELU(), nn.Linear(4 * size, 2)).double()
+    own = copy.deepcopy(net)
+    for layer, placements in ((net[0], ([Shard(0)], [Shard(0)])), (net[2], ([Shard(1)], [Replicate()]))):
+        for (name, parameter), placement in zip(list(layer.named_parameters()), placements):
+            setattr(layer, name, nn.Parameter(distribute_tensor(parameter.detach(), mesh, placement)))
+    optimizers = [torch.optim.AdamW(module.parameters(), lr=0.01) for module in (net, own)]
+    for _ in range(3):
+        for module, given, optimizer in ((net, s, optimizers[0]), (own, x, optimizers[1])):
+            optimizer.zero_grad()
+            module(given).square().mean().backward()
+            optimizer.step()
+    for a, b in zip(net.parameters(), own.parameters()):
+        close(a.detach().full_tensor(), b.detach(), 1e-10)
+    # DTensors among themselves are as before.
+    assert isinstance(d.detach() + d.detach(), DTensor)
 
 
 CASES = [value for name, value in list(globals().items()) if callable(value) and getattr(value, "__module__", "") == __name__

@@ -2,7 +2,7 @@
 
 import torch
 
-from meshrun.domain_parallel import _handlers, _install, _meshes, _promotion
+from meshrun.domain_parallel import _dtensor, _handlers, _install, _meshes, _promotion
 from meshrun.domain_parallel._placements import words_of
 from meshrun.domain_parallel._spec import ShardTensorSpec
 from meshrun.domain_parallel.errors import ShardTensorError
@@ -78,6 +78,11 @@ class ShardTensor(torch.Tensor, metaclass=_Type):
         if is_chunk_of_unknown and not spec.is_chunked():
             raise ShardTensorError(f"the parts are not those that torch.chunk makes of {spec.global_shape}: {spec!r}")
         return made
+
+    @classmethod
+    def from_dtensor(cls, dtensor):
+        """A DTensor as a ShardTensor, in the same memory. Sends nothing. Differentiable: the gradient is a DTensor, placed alike."""
+        return _dtensor.from_dtensor(dtensor)
 
     @classmethod
     def register_dispatch_handler(cls, op, handler):
@@ -168,4 +173,4 @@ _install.attributes(
         "placements": lambda tensor: _spec_of(tensor).placements,
         "device_mesh": lambda tensor: _spec_of(tensor).mesh,
     },
-    methods={"redistribute": _redistribute, "full_tensor": _full_tensor, "to_local": _to_local, "offsets": _offsets})
+    methods={"to_dtensor": _dtensor.to_dtensor, "redistribute": _redistribute, "full_tensor": _full_tensor, "to_local": _to_local, "offsets": _offsets})
