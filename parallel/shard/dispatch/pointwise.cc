@@ -75,6 +75,15 @@ at::Tensor part_of(const at::Tensor& plain, const ShardMesh::Ptr& mesh, const Sh
   return redistribute_local(plain, replicated_spec(mesh, plain.sizes()), make_spec(mesh, layout));
 }
 
+// Whether every sharded tensor is one number.
+bool has_sharded_scalars_alone(const Stack& stack, const OperatorSignature& signature) {
+  const c10::IValue* arguments = stack.data() + (stack.size() - signature.num_arguments);
+  return std::all_of(signature.tensors.begin(), signature.tensors.end(), [&](const auto& argument) {
+    const c10::IValue& value = arguments[argument.index];
+    return !value.isTensor() || !is_shard_tensor(value.toTensor()) || value.toTensor().dim() == 0;
+  });
+}
+
 // On whole tensors, into a plain one.
 void run_whole(const c10::OperatorHandle& op, Stack* stack, size_t num_arguments) {
   replace_tensors(*stack, num_arguments, [](const at::Tensor& tensor) {
@@ -155,8 +164,10 @@ void PointwiseKernel::run_aligned(const c10::OperatorHandle& op, Stack* stack) c
     const ShardTensorImpl* impl = shard_impl(tensor);
     if (impl == nullptr) {
       if (argument.is_written) {
-        // The engine adds a sharded gradient of a leaf to its plain one.
-        if (linearity_ == Linearity::kSum && torch::autograd::get_current_graph_task_id() >= 0) {
+        // The engine adds a sharded gradient of a leaf to its plain one. A factor, such as that of
+        // clip_grad_norm_(), is the same number on all ranks.
+        if ((linearity_ == Linearity::kSum && torch::autograd::get_current_graph_task_id() >= 0) ||
+            has_sharded_scalars_alone(*stack, signature_)) {
           run_whole(op, stack, signature_.num_arguments);
           return;
         }

@@ -119,6 +119,22 @@ void look_like_a_tensor(const JoinedWorld& world) {
   }
 }
 
+void plain_times_sharded_number(const JoinedWorld& world) {
+  const Rows rows(world);
+  const ShardTensor x = rows.tensor();
+  at::Tensor plain = at::arange(4, at::kDouble);
+  const at::Tensor norm = x.square().sum().sqrt();
+  ASSERT_TRUE(is_shard_tensor(norm));
+  plain.mul_(norm);
+  EXPECT_FALSE(is_shard_tensor(plain));
+  const double whole = x.full_tensor().square().sum().sqrt().item<double>();
+  EXPECT_TRUE(at::allclose(plain, at::arange(4, at::kDouble) * whole));
+  std::vector<at::Tensor> gradients = {at::ones({3}, at::kDouble), at::ones({2}, at::kDouble)};
+  at::_foreach_mul_(gradients, norm);
+  EXPECT_TRUE(at::allclose(gradients[1], at::full({2}, whole, at::kDouble)));
+  EXPECT_THROW(plain.mul_(ShardTensor(x.select(1, 0))), ShardTensorError);
+}
+
 void copy_and_detach(const JoinedWorld& world) {
   const Rows rows(world);
   ShardTensor x = rows.tensor(true);
@@ -835,6 +851,7 @@ void use_tensors() {
   const JoinedWorld world;
   look_like_a_tensor(world);
   copy_and_detach(world);
+  plain_times_sharded_number(world);
   hand_out_an_alias(world);
   write_in_place(world);
   write_into_partial(world);
