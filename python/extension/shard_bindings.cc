@@ -17,6 +17,7 @@
 #include "parallel/shard/scatter_tensor.h"
 #include "parallel/shard/shard_tensor.h"
 #include "python/extension/holders.h"
+#include "python/extension/shard_methods.h"
 #include "python/extension/shard_words.h"
 #include "torch/csrc/autograd/python_variable.h"
 
@@ -160,6 +161,7 @@ void bind_specs(py::module_& shard) {
 void bind_tensors(py::module_& shard) {
   shard.def("is_sharded", &is_sharded_object, py::arg("object"));
   shard.def("was_any_made", &any_shard_tensor_was_made);
+  shard.def("refuse_memory_of_sharded_tensors", &refuse_memory_of_sharded_tensors);
   shard.def(
       "make",
       [](const at::Tensor& local, const SpecPtr& spec, bool requires_grad) -> at::Tensor {

@@ -274,6 +274,46 @@ def optimizers_train_sharded_parameters(rank, size, mesh):
         close(results[0][1].full_tensor() if isinstance(results[0][1], ShardTensor) else results[0][1], results[1][1])
 
 
+def programs_without_sharded_tensors_compile_as_before(rank, size, mesh):
+    """What torch.Tensor and DTensor got is not seen by torch.compile."""
+    if size != 1:
+        return
+    d = distribute_tensor(whole(3, 4), mesh, [Shard(0)]).requires_grad_()
+    torch.compile(lambda a: (a * 2).relu().sum(), backend="aot_eager", fullgraph=True)(d).full_tensor().backward()
+    assert isinstance(d.grad, DTensor)
+    x = whole(3, 4)
+    for program in (lambda a: torch.tensor(a.tolist()).sum() + a.sum(), lambda a: copy.deepcopy(a) + 1, lambda a: len(f"{a.shape}") + a,
+                    lambda a: [hasattr(a, "to_local"), hasattr(a, "offsets")] == [False, False] and a * 2, nn.Linear(4, 2).double()):
+        expected = program(x)
+        assert torch.equal(torch.compile(program, backend="eager")(x).double(), expected.double())
+    try:
+        import numpy  # noqa: F401
+    except ImportError:
+        return
+    close(torch.as_tensor(torch.compile(lambda a: a.numpy().sum(), backend="eager")(x)), x.sum())
+
+
+def compiled_programs_break_at_sharded_tensors(rank, size, mesh):
+    net = nn.Sequential(nn.Linear(4, 5), nn.GELU(), nn.Linear(5, 1)).double()
+
+    def program(x, y):
+        z = (y * 2).sin().sum()
+        return net(x).sum() + z
+
+    x, y = sharded(whole(6, 4), 0, rank, size, mesh), whole(3)
+    results = []
+    for run in (program, torch.compile(program, backend="aot_eager")):
+        for _ in range(2):
+            given = x.detach().requires_grad_()
+            value = run(given, y)
+            value.backward()
+            results.append((value.full_tensor().detach(), given.grad.full_tensor()))
+    for value, gradient in results[1:]:
+        close(value, results[0][0])
+        close(gradient, results[0][1])
+    raises(RuntimeError, lambda: torch.compile(program, backend="eager", fullgraph=True)(x, y), "ShardTensor", "fullgraph=True")
+
+
 @contextlib.contextmanager
 def kept_registries():
     names = "_dispatch_registry", "_function_registry", "_named_function_registry"

@@ -18,29 +18,26 @@ _shard = _extension.shard
 is_sharded = _shard.is_sharded
 
 
-class _OfSharded:
-    """A descriptor: what `get` gives of a sharded tensor, or `get` as a method of it. AttributeError for others."""
-
-    def __init__(self, name, get, is_method):
-        self._name, self._get, self._is_method = name, get, is_method
-        self.__doc__ = get.__doc__
-
-    def __get__(self, tensor, owner=None):
-        if tensor is None:
-            return self._get if self._is_method else self
+def _property(name, get, is_method):
+    """What `get` gives of a sharded tensor, or `get` as a method of it. AttributeError for others."""
+    def of(tensor):
         if not is_sharded(tensor):
-            raise AttributeError(f"{type(tensor).__name__!r} object has no attribute {self._name!r}")
-        return types.MethodType(self._get, tensor) if self._is_method else self._get(tensor)
+            raise AttributeError(f"{type(tensor).__name__!r} object has no attribute {name!r}")
+        return types.MethodType(get, tensor) if is_method else get(tensor)
+    return property(of, doc=get.__doc__)
 
 
-def attributes(values, methods):
-    """Once: gives sharded tensors these. ImportError if another library has given torch.Tensor one of the names."""
+def attributes(kind, values, methods):
+    """Once: gives sharded tensors these, and the class `kind` the methods as functions. ImportError if another library has given
+    torch.Tensor one of the names."""
     for name, get in [*values.items(), *methods.items()]:
         there = torch.Tensor.__dict__.get(name)
-        if there is not None and not isinstance(there, _OfSharded):
+        if there is not None:
             raise ImportError(f"torch.Tensor has an attribute {name!r} already, of {there!r}: meshrun.domain_parallel gives it one "
                               "of that name")
-        setattr(torch.Tensor, name, _OfSharded(name, get, name in methods))
+        setattr(torch.Tensor, name, _property(name, get, name in methods))
+    for name, method in methods.items():
+        setattr(kind, name, method)
 
 
 def _instead(name):
@@ -50,7 +47,8 @@ def _instead(name):
 
         @functools.wraps(before)
         def method(self, *args, **kwargs):
-            if is_sharded(self):
+            # Tensors in a program that torch.compile reads are not sharded, and it cannot ask.
+            if not torch.compiler.is_compiling() and is_sharded(self):
                 return function(self, *args, **kwargs)
             return before(self, *args, **kwargs)
 
@@ -83,9 +81,7 @@ def _refuse(name, instead):
                                f"full_tensor(){instead}, or to_local(){instead} for this rank's part")
 
 
-_refuse("numpy", ".numpy()")
 _refuse("__array__", ".numpy()")
-_refuse("tolist", ".tolist()")
 _refuse("__dlpack__", "")
 
 
@@ -124,3 +120,4 @@ def rebuild(local, parts, words, cuts, requires_grad):
 
 torch.serialization.add_safe_globals([rebuild])
 _shard.announce_plain_leaves()
+_shard.refuse_memory_of_sharded_tensors()  # numpy(), tolist()
