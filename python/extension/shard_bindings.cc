@@ -7,16 +7,19 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <variant>
 #include <vector>
 
 #include "ATen/core/Tensor.h"
 #include "parallel/manager/distributed_manager.h"
+#include "parallel/nn/distribute_module.h"
 #include "parallel/shard/dispatch/promotion.h"
 #include "parallel/shard/scatter_tensor.h"
 #include "parallel/shard/shard_tensor.h"
 #include "python/extension/holders.h"
+#include "python/extension/module_mirror.h"
 #include "python/extension/shard_methods.h"
 #include "python/extension/shard_words.h"
 #include "torch/csrc/autograd/python_variable.h"
@@ -215,6 +218,22 @@ void bind_tensors(py::module_& shard) {
       py::arg("global_shape"), py::arg("dtype"), py::arg("requires_grad"), Free());
 }
 
+// Name, tensor, and whether it is a parameter.
+using Entry = std::tuple<std::string, at::Tensor, bool>;
+
+void bind_modules(py::module_& shard) {
+  shard.def(
+      "distribute_module",
+      [](const std::vector<Entry>& entries, const ShardMesh::Ptr& mesh) {
+        std::vector<NamedTensor> tensors;
+        for (const auto& [name, tensor, is_parameter] : entries) {
+          tensors.push_back({name, tensor, is_parameter});
+        }
+        distribute_module(*mirror_of(tensors), mesh->device_mesh());
+      },
+      py::arg("entries"), py::arg("mesh"), Free());
+}
+
 // The guards of C++ as functions that give the state before.
 void bind_modes(py::module_& shard) {
   shard.def("promotion_mode", [] { return static_cast<int>(promotion_mode()); });
@@ -237,6 +256,7 @@ void bind_shard(py::module_& module) {
   bind_meshes(shard);
   bind_specs(shard);
   bind_tensors(shard);
+  bind_modules(shard);
   bind_modes(shard);
 }
 

@@ -12,7 +12,7 @@ from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 from torch.nn.parallel import DistributedDataParallel
 
 from meshrun.distributed import DistributedManager
-from meshrun.domain_parallel import ShardTensor, ShardTensorError
+from meshrun.domain_parallel import ShardTensor, ShardTensorError, distribute_module
 from shard_ranks import close, environment, raises, whole
 
 STEPS = 10
@@ -229,7 +229,38 @@ def convolutions_and_encoders(rank, size, mesh):
         compare(train(DistributedDataParallel(copy.deepcopy(module)), batches.sharded).module, own, most=1e-8)
 
 
-CASES = [under_ddp_on_the_data_axis, under_ddp_on_all_ranks, under_fsdp2_on_the_data_axis, under_fsdp1_on_the_data_axis,
+def under_distribute_module(rank, size, mesh):
+    class OfBoth(Batches):
+        def sharded(self, step):
+            own = self.batch(step).chunk(self.dp.size(), 0)[self.dp.get_local_rank()]
+            part = cut(own, self.dim, self.domain.get_local_rank(), self.domain.size())
+            return ShardTensor.from_local(part, mesh, [Shard(0), Shard(self.dim)])
+
+    batches = OfBoth(mesh, 4, ROWS, WIDTH)
+    model = network()
+    with torch.no_grad():
+        if rank:
+            model[0].weight.zero_()  # the first rank's are taken
+    assert distribute_module(model, mesh) is model
+    compare(train(model, batches.sharded), alone(batches))
+
+    def cut_last_layer(name, part, on):
+        if name == "3":
+            part.weight = nn.Parameter(ShardTensor.from_local(cut(part.weight.detach(), 0, on["domain"].get_local_rank(), on["domain"].size()),
+                                                              on, [Replicate(), Shard(0)]))
+
+    seen = []
+    model = distribute_module(network(), mesh, cut_last_layer, lambda part, inputs, on: seen.append(on.ndim) or inputs,
+                              lambda part, outputs, on: outputs.redistribute(on, [Shard(0), Replicate()]))
+    assert isinstance(model[3].weight, ShardTensor) and model(batches.sharded(0)).placements == (Shard(0), Replicate()) and seen == [2]
+    compare(train(model, batches.sharded), alone(batches),
+            lambda tensor: tensor.full_tensor() if isinstance(tensor, ShardTensor) else tensor)
+    raises(ShardTensorError, lambda: distribute_module(network(), mesh, input_fn=lambda inputs: inputs), "input_fn", "three")
+    if size > 1:
+        raises(ShardTensorError, lambda: distribute_module(nn.Linear(3, 2 + rank % 2), mesh))
+
+
+CASES = [under_ddp_on_the_data_axis, under_ddp_on_all_ranks, under_fsdp2_on_the_data_axis, under_fsdp1_on_the_data_axis, under_distribute_module,
          sharded_parameters_are_refused_by_wrappers, with_what_loops_use, under_autocast, convolutions_and_encoders]
 
 

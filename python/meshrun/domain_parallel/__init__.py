@@ -19,6 +19,7 @@ _MODULE_OF = {
     "ShardTensor": "_tensor",
     "ShardTensorSpec": "_spec",
     "TensorPromotionMode": "_promotion",
+    "distribute_module": "_module",
     "scatter_tensor": "_scatter",
 }
 
