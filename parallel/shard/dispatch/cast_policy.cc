@@ -22,19 +22,21 @@ const PolicyTable& policy_table() {
   //   nll_loss_nd                nll_loss or nll_loss2d, both float32
   //   einsum, tensordot, CPU     bmm and mm in the lower precision; a product without a sum casts
   //                              nothing
+  //   affine_grid_generator      bmm in the lower precision
   //   bilinear, CPU              bmm in the lower precision; the result is as the first operand
   static const auto* kGroups = new std::vector<Group>{
       {{CastPolicy::kLibTorchs, CastPolicy::kLibTorchs},
-       {"binary_cross_entropy", "binary_cross_entropy_with_logits", "huber_loss", "kl_div",
-        "l1_loss", "linear", "matmul", "mse_loss", "nll_loss", "nll_loss2d", "poisson_nll_loss",
-        "prod", "prod.dim_int", "scaled_dot_product_attention", "smooth_l1_loss",
-        "soft_margin_loss"}},
+       {"binary_cross_entropy", "binary_cross_entropy_with_logits", "grid_sampler", "huber_loss",
+        "kl_div", "l1_loss", "linear", "matmul", "mse_loss", "nll_loss", "nll_loss2d",
+        "poisson_nll_loss", "prod", "prod.dim_int", "scaled_dot_product_attention",
+        "smooth_l1_loss", "soft_margin_loss"}},
       {{CastPolicy::kFloat32, CastPolicy::kFloat32}, {"nll_loss_nd"}},
       {{CastPolicy::kLibTorchs, CastPolicy::kFloat32}, {"cross_entropy_loss"}},
       {{CastPolicy::kLibTorchs, CastPolicy::kNone},
        {"adaptive_avg_pool3d", "adaptive_max_pool3d", "avg_pool3d", "fft_irfft2", "fft_irfftn",
-        "fft_rfft2", "fft_rfftn", "index_copy", "max_pool3d", "reflection_pad1d",
-        "reflection_pad2d", "replication_pad1d", "replication_pad2d", "replication_pad3d"}},
+        "fft_rfft2", "fft_rfftn", "grid_sampler_2d", "grid_sampler_3d", "index_copy", "max_pool3d",
+        "reflection_pad1d", "reflection_pad2d", "replication_pad1d", "replication_pad2d",
+        "replication_pad3d"}},
       {{CastPolicy::kNone, CastPolicy::kLibTorchs},
        {"_upsample_nearest_exact1d",
         "_upsample_nearest_exact2d",
@@ -60,6 +62,7 @@ const PolicyTable& policy_table() {
         "upsample_nearest2d",
         "upsample_nearest3d",
         "upsample_trilinear3d"}},
+      {{CastPolicy::kParts, CastPolicy::kParts}, {"affine_grid_generator"}},
       {{CastPolicy::kParts, CastPolicy::kLibTorchs}, {"bilinear", "einsum", "tensordot"}},
       {{CastPolicy::kNone, CastPolicy::kNone},
        {"_pad_circular",
