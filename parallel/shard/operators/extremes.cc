@@ -12,6 +12,7 @@
 #include "parallel/shard/dispatch/local_map.h"
 #include "parallel/shard/dispatch/operator_table.h"
 #include "parallel/shard/operators/assign.h"
+#include "parallel/shard/operators/equal_elements.h"
 #include "parallel/shard/operators/moments.h"
 #include "parallel/shard/operators/reduced.h"
 #include "torch/csrc/autograd/custom_function.h"
@@ -61,13 +62,6 @@ at::Tensor own_extreme(const at::Tensor& local, const Dims& dims, bool is_max) {
   return is_max ? at::amax(local, dims, true) : at::amin(local, dims, true);
 }
 
-at::Tensor is_at(const at::Tensor& elements, const at::Tensor& value) {
-  const at::Tensor equal = elements == value;
-  return at::isFloatingType(value.scalar_type())
-             ? equal.logical_or(elements.isnan().logical_and(value.isnan()))
-             : equal;
-}
-
 void save_spec(AutogradContext* ctx, const SpecPtr& spec) {
   ctx->saved_data.emplace("spec", c10::IValue::make_capsule(spec));
 }
@@ -93,12 +87,7 @@ struct Extreme : torch::autograd::Function<Extreme> {
     const variable_list saved = ctx->get_saved_variables();
     const Dims dims = ctx->saved_data["dims"].toIntVector();
     const SpecPtr spec = saved_spec(ctx);
-    const Dims axes = axes_that_cut(*spec, dims);
-    const at::Tensor mask = is_at(saved[0], saved[1]);
-    const at::Tensor own = dims.empty() ? mask.to(at::kLong) : at::sum(mask, dims, true);
-    const at::Tensor count = sum_over(own.contiguous(), *spec->mesh(), axes);
-    const at::Tensor share = on_each_rank(gradients[0], spec->mesh(), axes) / count;
-    return {at::where(mask, share, at::zeros({}, share.options())), {}, {}, {}};
+    return {shared_among_equal(gradients[0], saved[0], saved[1], spec, dims), {}, {}, {}};
   }
 };
 
