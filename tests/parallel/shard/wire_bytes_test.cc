@@ -170,5 +170,21 @@ TEST(WireBytesTest, AddedRowsTravelToTheirOwnersAlone) {
   EXPECT_EQ(wire.bytes_sent() - before, counts + 6 * (4 + 8 + 8));
 }
 
+// A vocabulary is cut, and no rank has the scores of another.
+TEST(WireBytesTest, ALossOverCutClassesSendsNumbersOfRowsAlone) {
+  const ShardMesh::Ptr mesh = mesh_without_wire({4}, 1);
+  const SpecPtr cut = make_spec(mesh, ShardLayout::split({4}, {Shard(1)}, {6, 8}));
+  const ShardTensor scores(at::ones({6, 2}), cut, true);
+  const at::Tensor target = at::arange(6, at::kLong);
+  const at::Tensor loss = at::cross_entropy_loss(scores, target);
+  EXPECT_EQ(spec_of(loss)->placements(), Placements{Partial()});
+  // The largest score and the sum of each row; its cotangents' sum.
+  EXPECT_EQ(calls(*mesh), 2);
+  loss.backward();
+  EXPECT_EQ(calls(*mesh), 3);
+  EXPECT_EQ(received_of(*mesh), 0);
+  EXPECT_EQ(spec_of(scores.grad())->placements(), Placements{Shard(1)});
+}
+
 }  // namespace
 }  // namespace meshrun

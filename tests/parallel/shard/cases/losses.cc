@@ -71,11 +71,12 @@ OperatorCase elementwise(Draw& draw) {
 }
 
 OperatorCase classes(Draw& draw) {
-  const int64_t num_classes = draw.integer(2, 6);
+  const int64_t num_classes = draw.integer(1, 7);
   const int64_t reduction = draw.integer(0, 2);
   const bool is_vector = draw.chance(0.1);
   std::vector<int64_t> batch = {draw.extent()};
   while (batch.size() < 3 && draw.chance(0.5)) batch.push_back(draw.integer(1, 5));
+  if (draw.chance(0.05)) batch[0] = 0;
   std::vector<int64_t> shape = batch;
   shape.insert(shape.begin() + 1, num_classes);
   if (is_vector) {
@@ -86,24 +87,27 @@ OperatorCase classes(Draw& draw) {
   const at::Tensor scores = draw.normal(shape);
   const at::Tensor weight = draw.positive({num_classes});
   const bool weighted = draw.chance(0.5);
-  const auto chosen = [=](const at::Tensor& w) {
-    return weighted ? std::optional<at::Tensor>(w.detach()) : std::nullopt;
-  };
   OperatorCase drawn;
-  drawn.no_partial = true;
+  drawn.no_partial = draw.chance(0.5);
+  if (draw.chance(0.2)) drawn.plain = {2};
   if (draw.chance(0.3)) {
     const at::Tensor target = at::softmax(draw.normal(shape), is_vector ? 0 : 1);
     drawn.name = "cross_entropy of probabilities";
     drawn.inputs = {scores, target, weight};
     drawn.call = [=](const Tensors& t) {
-      return Tensors{at::cross_entropy_loss(t[0], t[1], chosen(t[2]), reduction, -100, smoothing) +
+      const auto chosen = weighted ? std::optional<at::Tensor>(t[2]) : std::nullopt;
+      return Tensors{at::cross_entropy_loss(t[0], t[1], chosen, reduction, -100, smoothing) +
                      t[2].sum() * 0};
     };
     return drawn;
   }
+  const auto chosen = [=](const at::Tensor& w) {
+    return weighted ? std::optional<at::Tensor>(w.detach()) : std::nullopt;
+  };
   at::Tensor target = draw.integers(batch, 0, num_classes - 1);
-  const int64_t ignored = draw.chance(0.5) ? 1 : -100;
-  if (draw.chance(0.5)) {
+  if (batch.size() < 2 && draw.chance(0.2)) target = target.to(at::kByte);
+  const int64_t ignored = draw.chance(0.5) ? draw.integer(0, num_classes) : -100;
+  if (draw.chance(0.6)) {
     drawn.name = "cross_entropy";
     drawn.call = [=](const Tensors& t) {
       return Tensors{
@@ -117,8 +121,10 @@ OperatorCase classes(Draw& draw) {
                      t[2].sum() * 0};
     };
   }
+  drawn.name += reduction == 0 ? ", none" : reduction == 1 ? ", mean" : ", sum";
+  if (weighted) drawn.name += ", weights";
   drawn.inputs = {scores, target, weight};
-  if (draw.chance(0.3)) drawn.plain = {1};
+  if (draw.chance(0.3)) drawn.plain.push_back(1);
   return drawn;
 }
 
