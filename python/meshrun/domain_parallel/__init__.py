@@ -18,6 +18,7 @@ _MODULE_OF = {
     **dict.fromkeys(("MissingShardRuleError", "ShardTensorError"), "errors"),
     "ShardTensor": "_tensor",
     "ShardTensorSpec": "_spec",
+    **dict.fromkeys(("ShardedCollate", "ShardedSampler", "sharded", "slab"), "data"),
     "TensorPromotionMode": "_promotion",
     "distribute_module": "_module",
     "scatter_tensor": "_scatter",

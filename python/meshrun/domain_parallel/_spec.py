@@ -14,8 +14,9 @@ class ShardTensorSpec:
     """What a ShardTensor knows beside its part. Immutable; equal where mesh and layout are. All ranks make one alike; nothing is sent.
 
     Args: `mesh`, a DeviceMesh. `placements`, one for each of its dimensions. `shape`, the global one. `sharding_shapes`: None or
-    "chunk" (pieces as torch.chunk cuts, DTensor's way), "split" (sizes differ by one at most), or a dict of mesh dimension to the
-    shapes of the shards along it. `tensor_meta` (of torch.distributed.tensor) may be given for `shape`.
+    "chunk" (pieces as torch.chunk cuts, DTensor's way), "split" (pieces of compute_split_shapes, in meshrun.distributed.utils),
+    or a dict of mesh dimension to the shapes of the shards along it. `tensor_meta` (of torch.distributed.tensor) may be given for
+    `shape`.
     """
 
     __slots__ = ("_native",)
