@@ -336,4 +336,5 @@ def on_gloo(rank, size, port, names):
 
 if __name__ == "__main__":
     # One rank by hand: RANK, WORLD_SIZE, MASTER_PORT and the names of cases.
-    managed(int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1)), int(os.environ.get("MASTER_PORT", 29555)), sys.argv[1:])
+    managed(int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1)), int(os.environ.get("MASTER_PORT", 29555)),
+            sys.argv[1:])

@@ -40,8 +40,8 @@ def slab(shape, mesh, placements):
         raise ShardTensorError(f"the shape of a sample is a sequence of sizes, not {shape!r}")
     for placement in placements:
         if isinstance(placement, Partial):
-            raise ShardTensorError(f"a sample is read and not summed, so {placement!r} is none of its placements: use Shard(dim) or "
-                                   "Replicate()")
+            raise ShardTensorError(f"a sample is read and not summed, so {placement!r} is none of its placements: use "
+                                   "Shard(dim) or Replicate()")
     offsets, sizes = ShardTensorSpec(mesh, placements, shape=shape, sharding_shapes="split")._native.box
     return tuple(slice(offset, offset + size) for offset, size in zip(offsets, sizes))
 
@@ -81,7 +81,8 @@ class ShardedSampler(Sampler):
             raise ValueError(f"set_epoch(epoch={epoch}, begin={begin}): both begin at 0")
         self._first, self._last = self._rounds(epoch)
         if begin > self._last - self._first:
-            raise ValueError(f"set_epoch(epoch={epoch}, begin={begin}): a replica has {self._last - self._first} samples in this epoch")
+            raise ValueError(f"set_epoch(epoch={epoch}, begin={begin}): a replica has {self._last - self._first} samples in this "
+                             "epoch")
         self.epoch, self._begin = epoch, begin
 
     def __len__(self):
@@ -127,10 +128,10 @@ class ShardedCollate:
         shape: global shape of a sample. For samples that are dicts, tuples or lists: the like, of shapes; None, or a key that is
             left out: an entry that is not sharded.
         batch_dim: where the batch dimension is in a batch.
-        data_axis: axis of the mesh whose ranks have different samples. A batch is Shard(batch_dim) there: the replicas' batches lie
-            one after another in one global tensor, whose loss has whole gradients on all ranks, without DistributedDataParallel.
-            The replicas' batches have equal sizes, as ShardedSampler sees to. None: all ranks of the mesh have the same samples;
-            that is for a replica with a batch of its own, on `mesh["domain"]`.
+        data_axis: axis of the mesh whose ranks have different samples. A batch is Shard(batch_dim) there: the replicas' batches
+            lie one after another in one global tensor, whose loss has whole gradients on all ranks, without
+            DistributedDataParallel. The replicas' batches have equal sizes, as ShardedSampler sees to. None: all ranks of the
+            mesh have the same samples; that is for a replica with a batch of its own, on `mesh["domain"]`.
 
     Raises ShardTensorError: arguments that do not fit each other; when it is called, samples that are not as described.
     """
@@ -147,15 +148,15 @@ class ShardedCollate:
             if _is_shape(shape):
                 count += 1
                 if not _are_placements(placements):
-                    raise ShardTensorError(f"{_named(path)} has a shape, and its placements are {placements!r}: give one Shard(dim) or "
-                                           "Replicate() for each dimension of the mesh")
+                    raise ShardTensorError(f"{_named(path)} has a shape, and its placements are {placements!r}: give one "
+                                           "Shard(dim) or Replicate() for each dimension of the mesh")
                 return _Entry(tuple(shape), mesh, tuple(placements), batch_dim, self._data_axis, path)
             if isinstance(shape, collections.abc.Mapping):
                 return {key: entry(each, _below(placements, key), (*path, key)) for key, each in shape.items()}
             if isinstance(shape, (tuple, list)):
                 return tuple(entry(each, _below(placements, key), (*path, key)) for key, each in enumerate(shape))
-            raise ShardTensorError(f"the shape of {_named(path)} is {shape!r}: give a sequence of sizes, None for an entry that is not "
-                                   "sharded, or a dict or tuple of these")
+            raise ShardTensorError(f"the shape of {_named(path)} is {shape!r}: give a sequence of sizes, None for an entry that "
+                                   "is not sharded, or a dict or tuple of these")
 
         self._tree = entry(shape, placements, ())
         if not count:
@@ -171,8 +172,8 @@ class ShardedCollate:
         """What a call has returned, with ShardTensors. In the main process; nothing is sent, and memory is shared where a part is
         contiguous. On a mesh of GPUs parts go to this rank's GPU."""
         if self._mesh is None:
-            raise ShardTensorError("this copy of a ShardedCollate came to a worker without its mesh: ShardTensors are made in the main "
-                                   "process")
+            raise ShardTensorError("this copy of a ShardedCollate came to a worker without its mesh: ShardTensors are made in "
+                                   "the main process")
         return _walked(self._tree, batch, self._placed, ())
 
     def __getstate__(self):
@@ -182,8 +183,8 @@ class ShardedCollate:
         own = entry.size_of_batch(local)
         if own is None:
             has = f"the shape {list(local.shape)}" if isinstance(local, torch.Tensor) else f"a {type(local).__name__}"
-            raise ShardTensorError(f"{_named(path, 'batch')} has {has}, which this collate does not make of {list(entry.slab_shape)}: "
-                                   "use it as the collate_fn of this loader")
+            raise ShardTensorError(f"{_named(path, 'batch')} has {has}, which this collate does not make of "
+                                   f"{list(entry.slab_shape)}: use it as the collate_fn of this loader")
         spec = self._specs.get((path, own))
         if spec is None:
             replicas = 1 if self._data_axis is None else self._mesh.size(self._data_axis)
@@ -201,9 +202,9 @@ class _Entry:
             raise ShardTensorError(f"batch_dim={batch_dim}, and batches of {_named(path)} have {self._ndim} dimensions")
         self.batch_dim = batch_dim % self._ndim
         if data_axis is not None and data_axis < len(placements) and not placements[data_axis].is_replicate():
-            raise ShardTensorError(f"{_named(path)} is {placements[data_axis]!r} over the data axis {_names(mesh)[data_axis]!r}, whose "
-                                   "ranks have different samples: placements are those of one sample, so give Replicate() there, or "
-                                   "data_axis=None if all ranks have the same")
+            raise ShardTensorError(f"{_named(path)} is {placements[data_axis]!r} over the data axis {_names(mesh)[data_axis]!r}, "
+                                   "whose ranks have different samples: placements are those of one sample, so give Replicate() "
+                                   "there, or data_axis=None if all ranks have the same")
         self.slab_shape = tuple(part.stop - part.start for part in slab(shape, mesh, placements))
         self.placements = [Shard(self.batch_dim) if axis == data_axis else self._in_batch(placement)
                            for axis, placement in enumerate(placements)]
@@ -224,8 +225,9 @@ class _Entry:
             shape = getattr(each, "shape", None)
             if shape is None or tuple(shape) != self.slab_shape:
                 has = f"is a {type(each).__name__}" if shape is None else f"has the shape {list(shape)}"
-                raise ShardTensorError(f"{_named(path)} {has} in sample {number} of a batch, and this rank's part of {list(self.shape)} is "
-                                       f"{list(self.slab_shape)}: index what the dataset reads by slab(shape, mesh, placements)")
+                raise ShardTensorError(f"{_named(path)} {has} in sample {number} of a batch, and this rank's part of "
+                                       f"{list(self.shape)} is {list(self.slab_shape)}: index what the dataset reads by "
+                                       "slab(shape, mesh, placements)")
         batch = default_collate(slabs)
         return batch if self.batch_dim == 0 else batch.movedim(0, self.batch_dim).contiguous()
 
@@ -245,8 +247,8 @@ class sharded:
     def __init__(self, loader, collate=None):
         collate = collate if collate is not None else getattr(loader, "collate_fn", None)
         if not isinstance(collate, ShardedCollate):
-            raise ShardTensorError(f"the collate_fn of this loader is {collate!r}, which does not say how batches are sharded: give "
-                                   "DataLoader(collate_fn=ShardedCollate(...)), or sharded(loader, collate)")
+            raise ShardTensorError(f"the collate_fn of this loader is {collate!r}, which does not say how batches are sharded: "
+                                   "give DataLoader(collate_fn=ShardedCollate(...)), or sharded(loader, collate)")
         self.loader, self.collate = loader, collate
 
     def __len__(self):
@@ -278,14 +280,15 @@ def _walked(tree, batch, place, path):
 def _check_like(tree, value, path, what):
     kind, kinds = ("dict", collections.abc.Mapping) if isinstance(tree, dict) else ("tuple", (tuple, list))
     if not isinstance(value, kinds):
-        raise ShardTensorError(f"{_named(path, what)} is a {type(value).__name__}, and ShardedCollate was given the shapes of a {kind}")
+        raise ShardTensorError(f"{_named(path, what)} is a {type(value).__name__}, and ShardedCollate was given the shapes of a "
+                               f"{kind}")
     if kind == "tuple" and len(value) != len(tree):
-        raise ShardTensorError(f"{_named(path, what)} has {len(value)} entries, and ShardedCollate was given shapes for {len(tree)}: give "
-                               "None for those that are not sharded")
+        raise ShardTensorError(f"{_named(path, what)} has {len(value)} entries, and ShardedCollate was given shapes for "
+                               f"{len(tree)}: give None for those that are not sharded")
     missing = [key for key in tree if key not in value] if kind == "dict" else []
     if missing:
-        raise ShardTensorError(f"{_named(path, what)} has the keys {list(value)} and not {missing[0]!r}, for which ShardedCollate was given "
-                               "a shape")
+        raise ShardTensorError(f"{_named(path, what)} has the keys {list(value)} and not {missing[0]!r}, for which "
+                               "ShardedCollate was given a shape")
 
 
 def _entry_of(tree, key):
@@ -325,7 +328,8 @@ def _length(dataset):
     try:
         return len(dataset)
     except TypeError:
-        raise TypeError(f"a {type(dataset).__name__} has no length: give the number of samples, or a dataset that has __len__") from None
+        raise TypeError(f"a {type(dataset).__name__} has no length: give the number of samples, or a dataset that has "
+                        "__len__") from None
 
 
 def _names(mesh):
@@ -343,6 +347,6 @@ def _axis(mesh, data_axis):
     if isinstance(data_axis, int) and -mesh.ndim <= data_axis < mesh.ndim:
         return data_axis % mesh.ndim
     if data_axis not in names:
-        raise ShardTensorError(f"the mesh has the axes {', '.join(names)} and not {data_axis!r}: name the one whose ranks have different "
-                               "samples, or give data_axis=None where all have the same")
+        raise ShardTensorError(f"the mesh has the axes {', '.join(names)} and not {data_axis!r}: name the one whose ranks have "
+                               "different samples, or give data_axis=None where all have the same")
     return names.index(data_axis)
