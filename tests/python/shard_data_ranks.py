@@ -253,6 +253,14 @@ def the_batch_lies_where_it_is_wanted(rank, size, mesh):
     whole = ShardedCollate(mesh, [Replicate(), Replicate()], SHAPE)
     batch = whole.sharded(whole(own))
     assert batch.placements == (Shard(0), Replicate()) and torch.equal(batch.full_tensor(), torch.stack(every))
+    # A label of each sample goes with it.
+    labelled = ShardedCollate(mesh, (ROWS, [Replicate(), Replicate()]), (SHAPE, ()))
+    x, labels = labelled.sharded(labelled([(each[part], 10 * here + index) for index, each in enumerate(own)]))
+    assert labels.placements == (Shard(0), Replicate()) and labels.dtype == torch.int64
+    assert labels.full_tensor().tolist() == [10 * place + index for place in range(count) for index in range(3)]
+    scores, expected = x.mean((2, 3)), torch.stack(every).mean((2, 3))
+    told_apart = torch.nn.functional.cross_entropy(scores, labels % 2)
+    assert torch.allclose(told_apart.full_tensor(), torch.nn.functional.cross_entropy(expected, labels.full_tensor() % 2))
     # A worker that is started anew gets it without its mesh.
     again = pickle.loads(pickle.dumps(collate))
     assert torch.equal(again([x[part] for x in own]), made[0])

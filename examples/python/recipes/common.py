@@ -104,6 +104,8 @@ def train(model, loss_of, loader, sampler, given):
             step += 1
             value = loss.item()
             meshrun.report(step=step, total_steps=given.steps, loss=value)
+            if rank == 0 and step == 1:
+                print(f"batches of {list(batch['now'].shape)}: this rank has {list(batch['now'].to_local().shape)}")
             if rank == 0:
                 print(f"step {step}: loss {value:.9f}", flush=True)
             if step == given.steps:

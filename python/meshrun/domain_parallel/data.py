@@ -126,7 +126,8 @@ class ShardedCollate:
         mesh: a DeviceMesh.
         placements: of a sample, as in slab(): one for each dimension of the mesh; or a tree of them, where entries differ.
         shape: global shape of a sample. For samples that are dicts, tuples or lists: the like, of shapes; None, or a key that is
-            left out: an entry that is not sharded.
+            left out: an entry that is not sharded. (): one number, such as a label, which a loss of all replicas needs in one
+            tensor with the samples; its placements are Replicate().
         batch_dim: where the batch dimension is in a batch.
         data_axis: axis of the mesh whose ranks have different samples. A batch is Shard(batch_dim) there: the replicas' batches
             lie one after another in one global tensor, whose loss has whole gradients on all ranks, without
@@ -222,7 +223,7 @@ class _Entry:
 
     def stacked(self, slabs, path):
         for number, each in enumerate(slabs):
-            shape = getattr(each, "shape", None)
+            shape = () if isinstance(each, (int, float)) else getattr(each, "shape", None)
             if shape is None or tuple(shape) != self.slab_shape:
                 has = f"is a {type(each).__name__}" if shape is None else f"has the shape {list(shape)}"
                 raise ShardTensorError(f"{_named(path)} {has} in sample {number} of a batch, and this rank's part of "
