@@ -17,7 +17,11 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
 
 from meshrun.distributed import DistributedManager
-from meshrun.domain_parallel import ShardTensor, ShardTensorError, ShardTensorSpec, TensorPromotionMode, scatter_tensor
+from meshrun.domain_parallel import (ShardTensor, ShardTensorError, ShardTensorSpec, TensorPromotionMode, scatter_tensor,
+                                     sync_module_over_mesh)
+from meshrun.domain_parallel.grad_ops import ContiguousGrad, GradReducer
+from meshrun.domain_parallel.halo import HaloConfig, halo_padding, unhalo_padding
+from meshrun.domain_parallel.ring import RingPassingConfig, perform_ring_iteration, perform_ring_iteration_async
 
 
 def whole(*shape, seed=1, dtype=torch.float64):
@@ -207,6 +211,80 @@ def promotes_as_told(rank, size, mesh):
     ShardTensor.set_promotion_mode("silent")
     assert ShardTensor.get_promotion_mode() is TensorPromotionMode.SILENT
     raises(ValueError, lambda: ShardTensor.set_promotion_mode("loud"), "loud")
+
+
+def modules_are_made_alike(rank, size, mesh):
+    def made(by):
+        net = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 2, bias=False)).double()
+        net.table = nn.Parameter(torch.full((2, 3), by + 0.5j, dtype=torch.complex64).t(), requires_grad=False)  # not contiguous
+        net.register_buffer("flag", torch.tensor([by % 2 == 0]))
+        with torch.no_grad():
+            for tensor in (*net.parameters(), *net.buffers()):
+                tensor.copy_(torch.full_like(tensor, by))
+        return net
+
+    for source in {0, size - 1}:
+        net, there = made(rank), made(source)
+        net.part = nn.Parameter(sharded(whole(4, 3), 0, rank, size, mesh))
+        before = net.part.to_local().detach().clone()
+        sync_module_over_mesh(net, mesh, source, verify=True)
+        for name, tensor in (*there.named_parameters(), *there.named_buffers()):
+            assert torch.equal({**dict(net.named_parameters()), **dict(net.named_buffers())}[name], tensor), name
+        assert torch.equal(net.part.to_local(), before) and net[0].weight.requires_grad
+    sync_module_over_mesh(nn.Identity(), mesh, verify=True)
+    raises((ValueError,), lambda: sync_module_over_mesh(net, mesh, size), "src_mesh_rank", str(size))
+    raises(TypeError, lambda: sync_module_over_mesh(net, "domain"), "DeviceMesh")
+    only = nn.ParameterList([nn.Parameter(sharded(whole(4, 3), 0, rank, size, mesh))])
+    raises(RuntimeError, lambda: sync_module_over_mesh(only, mesh), "none of it is plain")
+    # One rank's mistake is told on all.
+    meta = nn.Linear(2, 2, device="meta" if rank == size - 1 else "cpu")
+    raises(ShardTensorError, lambda: sync_module_over_mesh(meta, mesh), f"rank {size - 1}", "'weight' is a meta tensor")
+    if size > 1:
+        raises(ShardTensorError, lambda: sync_module_over_mesh(nn.Linear(2, 2 + (rank == size - 1)), mesh), "metadata differs",
+               f"ranks 0 and {size - 1}", "(2, 2)", "(3, 2)")
+    if size == 4:
+        two = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "domain"))
+        raises(ShardTensorError, lambda: sync_module_over_mesh(net, two), "1-D mesh")
+        net = made(rank)
+        sync_module_over_mesh(net, two["domain"], 1)
+        assert (net[0].weight == rank // 2 * 2 + 1).all()
+
+
+def handlers_pass_parts_on(rank, size, mesh):
+    x = torch.full((2 + rank, 3), float(rank))
+    for direction, source in (("forward", (rank - 1) % size), ("backward", (rank + 1) % size)):
+        for method in ("p2p", "a2a"):
+            config = RingPassingConfig(0, size, direction, method)
+            got = perform_ring_iteration(x, mesh, config, (2 + source, 3))
+            assert torch.equal(got, torch.full((2 + source, 3), float(source)))
+            assert (perform_ring_iteration(torch.full((3, 2), float(rank)).t(), mesh, config) == source).all()
+        got, works = perform_ring_iteration_async(x, mesh, RingPassingConfig(0, size, direction, "p2p"), recv_shape=(2 + source, 3))
+        for work in works:
+            work.wait()
+        assert torch.equal(got, torch.full((2 + source, 3), float(source)))
+    raises(ValueError, lambda: RingPassingConfig(0, size, "up"), "up")
+    raises(ValueError, lambda: perform_ring_iteration_async(x, mesh, RingPassingConfig(0, size)), "p2p")
+
+    whole_x = whole(3 * size, 2, seed=4)
+    own = whole_x[3 * rank:3 * rank + 3].clone().requires_grad_()
+    config = HaloConfig(0, 0, 2, edge_padding_size=1)
+    padded = halo_padding(own, mesh, config)
+    zero = torch.zeros(1, 2, dtype=torch.float64)
+    expected = torch.cat([whole_x[3 * rank - 2:3 * rank] if rank else zero, own.detach(),
+                          whole_x[3 * rank + 3:3 * rank + 5] if rank + 1 < size else zero])
+    assert torch.equal(padded, expected) and torch.equal(unhalo_padding(padded, mesh, config), own)
+    # Each row of a pair of ranks' border is in two tensors.
+    padded.sum().backward()
+    copies = torch.tensor([[1.0 + (i < 2 and rank > 0) + (i > 0 and rank + 1 < size)] * 2 for i in range(3)])
+    assert torch.equal(own.grad, copies.double())
+
+    spec = sharded(whole(4, 3), 0, rank, size, mesh).spec
+    weight = torch.ones(3, requires_grad=True)
+    (GradReducer.apply(weight, spec) * (rank + 1)).sum().backward()
+    assert (weight.grad == size * (size + 1) / 2).all() and type(weight.grad) is torch.Tensor
+    y = whole(3, 2).requires_grad_()
+    ContiguousGrad.apply(y).backward(whole(2, 3).t())
+    assert y.grad.is_contiguous() and torch.equal(y.grad, whole(2, 3).t())
 
 
 def wrong_calls_are_told(rank, size, mesh):
@@ -501,6 +579,50 @@ def on_backend(backend, rank, size, port, names):
     dist.init_process_group(backend, rank=rank, world_size=size)
     run(rank, size, init_device_mesh("cpu", (size,)), names, backend)
     dist.destroy_process_group()
+
+
+def under_their_names(rank, size, port, names):
+    """A program of PhysicsNeMo's on meshrun.compat.physicsnemo, where PhysicsNeMo is not installed."""
+    import meshrun.compat.physicsnemo as compat
+
+    environment(rank, size, port)
+    sys.modules["physicsnemo.distributed"] = sys
+    raises(ImportError, compat.install, "physicsnemo.distributed was imported before")
+    del sys.modules["physicsnemo.distributed"]
+    compat.install()
+    compat.install()
+    import physicsnemo.distributed.manager
+    from physicsnemo.distributed import DistributedManager as manager
+    from physicsnemo.distributed import fused_all_reduce
+    from physicsnemo.distributed.fused_all_reduce import fused_all_reduce as again
+    from physicsnemo.domain_parallel import ShardTensor as tensor
+    from physicsnemo.domain_parallel import ShardTensorSpec as spec
+    from physicsnemo.domain_parallel import register_custom_ops, scatter_tensor, shard_tensor, sync_module_over_mesh
+    from physicsnemo.domain_parallel._shard_tensor_spec import (_stride_from_contiguous_shape_C_style,
+                                                                compute_sharding_shapes_from_chunking_global_shape)
+    from physicsnemo.domain_parallel.shard_utils import halo, register_shard_wrappers, ring
+    from physicsnemo.domain_parallel.shard_utils.grad_ops import GradReducer as reducer
+    from physicsnemo.domain_parallel.shard_utils.patch_core import MissingShardPatch
+    from physicsnemo.domain_parallel.sync import sync_module_over_mesh as sync
+
+    import meshrun.domain_parallel as ours
+    assert physicsnemo.distributed.manager.DistributedManager is manager is DistributedManager and fused_all_reduce is again
+    assert tensor is ShardTensor is shard_tensor.ShardTensor and spec is ShardTensorSpec and reducer is GradReducer
+    assert scatter_tensor is ours.scatter_tensor and sync is sync_module_over_mesh is ours.sync_module_over_mesh
+    assert halo.HaloConfig is HaloConfig and ring.RingPassingConfig is RingPassingConfig and issubclass(MissingShardPatch, Exception)
+    assert physicsnemo.distributed.__spec__.name == "meshrun.distributed"
+    raises(ImportError, lambda: __import__("physicsnemo.domain_parallel.shard_utils.conv_patches"), "conv_patches", "C++")
+    raises(ImportError, lambda: __import__("physicsnemo.nn"), "physicsnemo.nn")
+    raises(AttributeError, lambda: shard_tensor.nothing, "physicsnemo.domain_parallel.shard_tensor", "'nothing'")
+    register_custom_ops()
+    register_shard_wrappers()
+    manager.initialize()
+    mesh = manager().initialize_mesh((size,), ("domain",))
+    x = whole(5, 3)
+    assert torch.equal(scatter_tensor(x if rank == 0 else None, 0, mesh, (Shard(0),)).full_tensor(), x)
+    assert _stride_from_contiguous_shape_C_style((2, 3, 4)) == (12, 4, 1)
+    if size == 2:
+        assert compute_sharding_shapes_from_chunking_global_shape(mesh, (Shard(0),), (5, 3)) == {0: [(3, 3), (2, 3)]}
 
 
 def on_meshrun(rank, size, port, names):

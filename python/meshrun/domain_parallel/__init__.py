@@ -22,6 +22,7 @@ _MODULE_OF = {
     "TensorPromotionMode": "_promotion",
     "distribute_module": "_module",
     "scatter_tensor": "_scatter",
+    "sync_module_over_mesh": "_sync",
 }
 
 __all__ = sorted(_MODULE_OF)

@@ -4,6 +4,7 @@ import operator
 
 import torch
 
+from meshrun.domain_parallel import _tensor  # gives sharded tensors their attributes
 from meshrun.domain_parallel import _install, _meshes
 from meshrun.domain_parallel._placements import words_of
 from meshrun.domain_parallel.errors import ShardTensorError
