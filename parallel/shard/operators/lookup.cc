@@ -34,7 +34,10 @@ Lookup lookup(const at::Tensor& index, const PieceOf& piece, bool wraps) {
 at::Tensor with_spare_row(const at::Tensor& local, int64_t dim) {
   std::vector<int64_t> shape = local.sizes().vec();
   shape[static_cast<size_t>(dim)] = 1;
-  return at::cat({local, local.new_zeros(shape)}, dim);
+  const at::Tensor spare = local.new_zeros(shape);
+  if (local.dim() > 1) return at::cat({local, spare}, dim);
+  // cat() drops the history of a vector without elements.
+  return at::cat({local.unsqueeze(1), spare.unsqueeze(1)}, 0).squeeze(1);
 }
 
 at::Tensor index_or_spare(const at::Tensor& index, const PieceOf& piece, bool wraps) {
