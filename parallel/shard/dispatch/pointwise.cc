@@ -171,8 +171,10 @@ void PointwiseKernel::run_aligned(const c10::OperatorHandle& op, Stack* stack) c
           run_whole(op, stack, signature_.num_arguments);
           return;
         }
-        throw ShardTensorError(
-            fmt::format("{} cannot write a ShardTensor into a plain tensor", op.schema().name()));
+        throw ShardTensorError(fmt::format(
+            "{} cannot write a ShardTensor into a plain tensor: make the tensor that is "
+            "written by new_zeros() or zeros_like() of a ShardTensor",
+            op.schema().name()));
       }
       check_promotion(tensor, op.schema().name().c_str());
     }

@@ -138,7 +138,8 @@ at::Tensor unfold(const at::Tensor& self, int64_t dim, int64_t size, int64_t ste
   const SpecPtr& spec = spec_of(self);
   if (spec->is_sharded(dim)) {
     throw ShardTensorError(
-        fmt::format("unfold: dimension {} of {} has to be whole", dim, spec->to_string()));
+        fmt::format("unfold: dimension {} of {} has to be whole: redistribute it first", dim,
+                    spec->to_string()));
   }
   const at::Tensor local = local_of(self).unfold(dim, size, step);
   c10::DimVector strides(self.strides());
