@@ -23,20 +23,25 @@ struct Part {
   State state = State::kPlain;
   at::ScalarType dtype = at::kFloat;
   Placements placements;
+  std::optional<Placements> grad_placements;
   Lengths shape;
   std::optional<Lengths> global_shape;
 
   // What all ranks have alike.
   std::string to_string() const {
-    return fmt::format("{}, {} dimensions and {}", c10::toString(dtype), shape.size(),
-                       meshrun::to_string(placements));
+    std::string text = fmt::format("{}, {} dimensions and {}", c10::toString(dtype), shape.size(),
+                                   meshrun::to_string(placements));
+    if (grad_placements) text += ", gradients " + meshrun::to_string(*grad_placements);
+    return text;
   }
 };
 
 Part part_of(const at::Tensor& local, const Placements& placements,
-             const std::optional<Lengths>& global_shape) {
+             const std::optional<Lengths>& global_shape,
+             const std::optional<Placements>& grad_placements) {
   Part part;
   part.placements = placements;
+  part.grad_placements = grad_placements;
   part.global_shape = global_shape;
   if (!local.defined()) {
     part.state = State::kUndefined;
@@ -55,13 +60,18 @@ Lengths to_numbers(const Part& part) {
     numbers.push_back(static_cast<int64_t>(list.size()));
     numbers.insert(numbers.end(), list.begin(), list.end());
   };
-  Lengths placements;
-  for (const Placement& placement : part.placements) {
-    placements.push_back(static_cast<int64_t>(placement.kind()));
-    placements.push_back(placement.is_partial() ? static_cast<int64_t>(placement.op())
-                                                : placement.dim());
-  }
-  append(placements);
+  const auto append_placements = [&](const Placements& placements) {
+    Lengths list;
+    for (const Placement& placement : placements) {
+      list.push_back(static_cast<int64_t>(placement.kind()));
+      list.push_back(placement.is_partial() ? static_cast<int64_t>(placement.op())
+                                            : placement.dim());
+    }
+    append(list);
+  };
+  append_placements(part.placements);
+  numbers.push_back(part.grad_placements.has_value() ? 1 : 0);
+  append_placements(part.grad_placements.value_or(Placements{}));
   append(part.shape);
   numbers.push_back(part.global_shape.has_value() ? 1 : 0);
   append(part.global_shape.value_or(Lengths{}));
@@ -91,10 +101,18 @@ Part from_numbers(const int64_t*& numbers) {
     numbers += size;
     return values;
   };
-  const Lengths placements = list();
-  for (size_t i = 0; i + 1 < placements.size(); i += 2) {
-    part.placements.push_back(placement_of(placements[i], placements[i + 1]));
-  }
+  const auto placements = [&] {
+    const Lengths values = list();
+    Placements read;
+    for (size_t i = 0; i + 1 < values.size(); i += 2) {
+      read.push_back(placement_of(values[i], values[i + 1]));
+    }
+    return read;
+  };
+  part.placements = placements();
+  const bool has_grad_placements = *numbers++ != 0;
+  Placements grad_placements = placements();
+  if (has_grad_placements) part.grad_placements = std::move(grad_placements);
   part.shape = list();
   const bool has_global_shape = *numbers++ != 0;
   Lengths global_shape = list();
@@ -127,9 +145,10 @@ void check_state(State state, const Lengths& coordinate) {
 
 ShardLayout inferred_layout(const at::Tensor& local, const ShardMesh& mesh,
                             const Placements& placements,
-                            const std::optional<Lengths>& global_shape) {
+                            const std::optional<Lengths>& global_shape,
+                            const std::optional<Placements>& grad_placements) {
   const std::vector<Part> parts =
-      gather_parts(part_of(local, placements, global_shape), local, mesh);
+      gather_parts(part_of(local, placements, global_shape, grad_placements), local, mesh);
   const auto coordinates = all_coordinates(mesh.shape());
   std::vector<Lengths> shapes;
   for (size_t rank = 0; rank < parts.size(); ++rank) {

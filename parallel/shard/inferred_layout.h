@@ -14,10 +14,11 @@
 namespace meshrun {
 
 // Raises ShardLayoutError, the same on all ranks: a local tensor that is undefined or sharded on
-// any of them, ranks that disagree on dtype, number of dimensions or placements, parts that do not
-// make a grid, a global shape that any rank gives and the parts do not make.
+// any of them, ranks that disagree on dtype, number of dimensions, placements or grad_placements,
+// parts that do not make a grid, a global shape that any rank gives and the parts do not make.
 ShardLayout inferred_layout(const at::Tensor& local, const ShardMesh& mesh,
                             const Placements& placements,
-                            const std::optional<std::vector<int64_t>>& global_shape);
+                            const std::optional<std::vector<int64_t>>& global_shape,
+                            const std::optional<Placements>& grad_placements);
 
 }  // namespace meshrun

@@ -66,7 +66,8 @@ int64_t ranks_averaged(const ShardTensorSpec& spec, const Placements& gradient =
 }
 
 // `local` as the summand that a Partial takes: of the mean's gradient it gets its share.
-at::Tensor summand(const at::Tensor& local, const ShardTensorSpec& spec) {
+at::Tensor summand(const at::Tensor& local, const ShardTensorSpec& spec,
+                   const Placements& gradient) {
   if (!spec.has_partial() || !local.requires_grad() || !c10::GradMode::is_enabled()) return local;
   for (const Placement& placement : spec.placements()) {
     if (!placement.is_partial() || placement.op() == PartialOp::kSum ||
@@ -78,7 +79,7 @@ at::Tensor summand(const at::Tensor& local, const ShardTensorSpec& spec) {
                     "parts: detach() it, or take a Partial(sum) or Partial(avg)",
                     meshrun::to_string(spec.placements())));
   }
-  const int64_t ranks = ranks_averaged(spec);
+  const int64_t ranks = ranks_averaged(spec, gradient);
   if (ranks == 1) return local;
   at::Tensor share = at::alias(local);
   // Undefined: zero, as everywhere in autograd.
@@ -89,6 +90,20 @@ at::Tensor summand(const at::Tensor& local, const ShardTensorSpec& spec) {
 }
 
 }  // namespace
+// The layout of local gradients. Null where none is said.
+SpecPtr gradient_layout(const SpecPtr& spec, const OptionalPlacements& placements) {
+  if (!placements) return {};
+  const Placements said = normalized(*placements, spec->ndim());
+  for (const Placement& placement : said) {
+    if (!placement.is_partial() || placement.op() == PartialOp::kSum ||
+        placement.op() == PartialOp::kAvg) {
+      continue;
+    }
+    throw ShardLayoutError(fmt::format("grad_placements {} have a Partial that is not linear",
+                                       meshrun::to_string(said)));
+  }
+  return make_spec(spec->mesh(), spec->layout().with_placements(said));
+}
 
 ShardTensor::ShardTensor(const at::Tensor& local_tensor, const SpecPtr& spec,
                          BoolArgument requires_grad) {
@@ -112,7 +127,8 @@ ShardTensor ShardTensor::from_local(const at::Tensor& local_tensor,
                                     const std::optional<DeviceMesh>& mesh,
                                     const OptionalPlacements& placements,
                                     const ShardingShapes& sharding_shapes,
-                                    const std::optional<std::vector<int64_t>>& global_shape) {
+                                    const std::optional<std::vector<int64_t>>& global_shape,
+                                    const OptionalPlacements& grad_placements) {
   const ShardMesh::Ptr on = mesh ? ShardMesh::of(*mesh) : ShardMesh::global();
   const Placements said = placements.value_or(Placements(static_cast<size_t>(on->ndim())));
   const bool asks_the_ranks = sharding_shapes.kind() == ShardingShapes::Kind::kInfer;
@@ -123,7 +139,9 @@ ShardTensor ShardTensor::from_local(const at::Tensor& local_tensor,
     ShardLayout layout;
     switch (sharding_shapes.kind()) {
       case ShardingShapes::Kind::kInfer:
-        layout = inferred_layout(local_tensor, *on, said, global_shape);
+        layout = inferred_layout(
+            local_tensor, *on, said, global_shape,
+            grad_placements ? std::optional<Placements>(*grad_placements) : std::nullopt);
         break;
       case ShardingShapes::Kind::kChunk:
         if (!global_shape) throw ShardLayoutError("from_local: chunk needs the global shape");
@@ -145,18 +163,16 @@ ShardTensor ShardTensor::from_local(const at::Tensor& local_tensor,
           fmt::format("from_local: the local tensor is [{}], and it should be {}",
                       fmt::join(local_tensor.sizes(), ", "), spec->to_string()));
     }
-    return ShardTensor(meshrun::from_local(summand(local_tensor, *spec), spec));
+    const SpecPtr gradient = gradient_layout(spec, grad_placements);
+    const Placements of_gradient = gradient ? gradient->placements() : Placements();
+    return ShardTensor(
+        meshrun::from_local(summand(local_tensor, *spec, of_gradient), spec, gradient));
   });
 }
 
 at::Tensor ShardTensor::to_local(const OptionalPlacements& grad_placements) const {
-  SpecPtr gradient;
-  if (grad_placements) {
-    gradient = with_shard_errors([&] {
-      return make_spec(spec()->mesh(),
-                       spec()->layout().with_placements(normalized(*grad_placements, dim())));
-    });
-  }
+  const SpecPtr gradient =
+      with_shard_errors([&] { return gradient_layout(spec(), grad_placements); });
   const at::Tensor local = meshrun::to_local(*this, gradient);
   if (!local.requires_grad()) return alias_of(*this);
   const int64_t ranks = ranks_averaged(*spec(), gradient ? gradient->placements() : Placements());

@@ -77,12 +77,15 @@ class ShardTensor : public at::Tensor {
   // shapes are inferred. Raises ShardTensorError on all ranks: parts that do not make a grid,
   // placements or dtypes that differ, a `global_shape` that the parts do not make, a local tensor
   // that is undefined or sharded on one of them; a Partial of another kind that requires a
-  // gradient.
+  // gradient; `grad_placements` that cut otherwise than `placements` do.
+  // `grad_placements`: to which layout the gradient is redistributed before its local part goes on,
+  // unchanged; absent: that of the tensor, with Replicate for Partial.
   static ShardTensor from_local(
       const at::Tensor& local_tensor, const std::optional<DeviceMesh>& mesh = std::nullopt,
       const OptionalPlacements& placements = {},
       const ShardingShapes& sharding_shapes = ShardingShapes::infer(),
-      const std::optional<std::vector<int64_t>>& global_shape = std::nullopt);
+      const std::optional<std::vector<int64_t>>& global_shape = std::nullopt,
+      const OptionalPlacements& grad_placements = {});
 
   // On all ranks, the whole tensor. `grad_placements`: the layout of the gradient that comes back.
   at::Tensor full_tensor(const OptionalPlacements& grad_placements = {}) const;

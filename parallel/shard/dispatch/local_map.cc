@@ -72,13 +72,6 @@ struct FromLocal : torch::autograd::Function<FromLocal> {
   }
 };
 
-// `gradient`: the layout of the local gradients; null: gradient_spec(spec). It may be Partial where
-// `spec` is Replicate: one rank along the axis then gets the gradient, the others zeros.
-at::Tensor from_local(const at::Tensor& local, const SpecPtr& spec, const SpecPtr& gradient) {
-  if (!wants_gradient(local)) return wrap_counted(local, spec);
-  return FromLocal::apply(local, spec, gradient);
-}
-
 struct ToLocal : torch::autograd::Function<ToLocal> {
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& tensor,
                             const SpecPtr& gradient) {
@@ -195,8 +188,9 @@ at::Tensor to_local(const at::Tensor& tensor, const SpecPtr& gradient) {
   return ToLocal::apply(tensor, gradient ? gradient : gradient_spec(spec_of(tensor)));
 }
 
-at::Tensor from_local(const at::Tensor& local, const SpecPtr& spec) {
-  return from_local(local, spec, SpecPtr());
+at::Tensor from_local(const at::Tensor& local, const SpecPtr& spec, const SpecPtr& gradient) {
+  if (!wants_gradient(local)) return wrap_counted(local, spec);
+  return FromLocal::apply(local, spec, gradient);
 }
 
 at::Tensor redistribute(const at::Tensor& tensor, const SpecPtr& to, const SpecPtr& gradient,

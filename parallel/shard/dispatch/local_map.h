@@ -29,8 +29,10 @@ namespace meshrun {
 // `gradient`: the layout that the local gradients have together; null: gradient_spec() of the
 // tensor's own.
 at::Tensor to_local(const at::Tensor& tensor, const SpecPtr& gradient = {});
-// A plain tensor is Replicate where `spec` is. `local` has the spec's local shape.
-at::Tensor from_local(const at::Tensor& local, const SpecPtr& spec);
+// A plain tensor is Replicate where `spec` is. `local` has the spec's local shape. `gradient`: the
+// layout of the local gradients; null: gradient_spec(spec). Where it is Partial(sum) and `spec` is
+// Replicate, one rank along the axis gets the gradient and the others zeros.
+at::Tensor from_local(const at::Tensor& local, const SpecPtr& spec, const SpecPtr& gradient = {});
 struct RedistributeForm {
   BoolArgument own_memory = false;  // the result never shares the tensor's
   BoolArgument async = false;       // its first use waits for the last transfer
