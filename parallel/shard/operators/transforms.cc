@@ -1,5 +1,5 @@
-// Real Fourier transforms of a field whose transformed dimensions are cut: parallel/fft. All other
-// transforms make these dimensions whole.
+// Real Fourier transforms of a field one of whose two or three transformed dimensions is cut:
+// parallel/fft. All other transforms go dimension by dimension (fourier_passes.cc).
 #include <algorithm>
 #include <optional>
 #include <string>
@@ -7,15 +7,14 @@
 #include <vector>
 
 #include "ATen/WrapDimUtils.h"
-#include "ATen/core/LegacyTypeDispatch.h"
-#include "ATen/ops/_fft_c2c.h"
-#include "ATen/ops/_fft_c2r.h"
-#include "ATen/ops/_fft_r2c.h"
 #include "ATen/ops/complex.h"
+#include "ATen/ops/fft_fftn.h"
+#include "ATen/ops/fft_ifftn.h"
+#include "ATen/ops/fft_irfft.h"
 #include "ATen/ops/fft_irfftn.h"
+#include "ATen/ops/fft_rfft.h"
 #include "ATen/ops/fft_rfftn.h"
 #include "ATen/ops/real.h"
-#include "ATen/ops/zeros.h"
 #include "fmt/format.h"
 #include "parallel/base/split.h"
 #include "parallel/fft/distributed_fft.h"
@@ -96,8 +95,34 @@ SpecPtr transformed_spec(const SpecPtr& spec, const Dims& dims, const Dims& exte
                                                         std::move(placements), std::move(cuts)));
 }
 
+int64_t num_axes_cutting(const SpecPtr& spec, const Dims& dims) {
+  return std::count_if(spec->placements().begin(), spec->placements().end(),
+                       [&](const Placement& placement) {
+                         return placement.is_shard() &&
+                                std::find(dims.begin(), dims.end(), placement.dim()) != dims.end();
+                       });
+}
+
+// By LibTorch's transforms of the last dimension and of the others, whose cut dimensions are
+// fourier_passes.cc's.
+at::Tensor dimension_by_dimension(Direction direction, const at::Tensor& self, GivenLengths s,
+                                  const Dims& dims, Norm norm) {
+  const Dims others(dims.begin(), dims.end() - 1);
+  std::optional<int64_t> last_length;
+  if (s.has_value() && s->back() != -1) last_length = s->back();
+  GivenLengths other_lengths;
+  if (s.has_value()) other_lengths = s->slice(0, others.size());
+  if (direction == Direction::kForward) {
+    const at::Tensor half = at::fft_rfft(self, last_length, dims.back(), norm);
+    return others.empty() ? half : at::fft_fftn(half, other_lengths, others, norm);
+  }
+  return at::fft_irfft(others.empty() ? self : at::fft_ifftn(self, other_lengths, others, norm),
+                       last_length, dims.back(), norm);
+}
+
 at::Tensor transform(Direction direction, const at::Tensor& self, GivenLengths s, Dims dims,
                      Norm norm) {
+  TORCH_CHECK(!dims.empty(), "a Fourier transform must transform at least one axis");
   // As LibTorch says it, also on ranks without samples.
   TORCH_CHECK(
       self.scalar_type() != at::kBFloat16 && (self.scalar_type() != at::kHalf || self.is_cuda()),
@@ -107,17 +132,20 @@ at::Tensor transform(Direction direction, const at::Tensor& self, GivenLengths s
     throw ShardTensorError(
         fmt::format("fft: {} lengths for {} dimensions", s->size(), dims.size()));
   }
+  const SpecPtr own = without_partial(spec_of(self));
+  const int64_t num_axes = num_axes_cutting(own, dims);
+  const bool can_be_distributed = dims.size() == 2 || dims.size() == 3;
+  if (num_axes > 1 || (num_axes == 1 && !can_be_distributed)) {
+    return dimension_by_dimension(direction, self, s, dims, norm);
+  }
   const Dims field = field_lengths(direction, self, s, dims);
   Dims extents = field;
   if (direction == Direction::kForward) extents.back() = field.back() / 2 + 1;
 
   // The forward transform starts with pieces of dims[1] and ends with those of dims[0].
-  const bool can_be_distributed = dims.size() == 2 || dims.size() == 3;
   const int64_t begin = dims[can_be_distributed && direction == Direction::kForward ? 1 : 0];
   const int64_t end = dims[can_be_distributed && direction == Direction::kInverse ? 1 : 0];
-  const SpecPtr own = without_partial(spec_of(self));
-  const std::optional<int64_t> axis =
-      can_be_distributed ? transform_axis(own, dims, begin) : std::nullopt;
+  const std::optional<int64_t> axis = transform_axis(own, dims, begin);
   SpecPtr start = with_whole_dims(own, dims);
   if (axis) {
     Placements placements = start->placements();
@@ -159,63 +187,12 @@ at::Tensor volumes(const at::Tensor& self, GivenLengths s, at::OptionalIntArrayR
   return transform(direction, self, s, std::move(dims), norm);
 }
 
-// One operator of LibTorch on the dimensions `dims`, which become whole; the others stay cut.
-// `last_extent`: of dims.back() in the result.
-template <typename Call>
-at::Tensor along_whole_dims(const at::Tensor& self, at::IntArrayRef dims, int64_t last_extent,
-                            at::ScalarType dtype, const Call& call) {
-  const at::AutoDispatchBelowADInplaceOrView guard;
-  Dims whole = dims.vec();
-  for (int64_t& dim : whole) dim = at::maybe_wrap_dim(dim, self.dim());
-  const SpecPtr start = with_whole_dims(spec_of(self), whole);
-  const at::Tensor local = redistribute_local(local_of(self), spec_of(self), start);
-  std::vector<DimCut> cuts = start->layout().cuts();
-  if (!whole.empty()) cuts[static_cast<size_t>(whole.back())] = {{}, {last_extent}};
-  const SpecPtr result = make_spec(
-      start->mesh(),
-      ShardLayout::with_cuts(start->mesh()->shape(), start->placements(), std::move(cuts)));
-  return wrap(local.numel() == 0 ? at::zeros(result->local_shape(), local.options().dtype(dtype))
-                                 : call(local),
-              result);
-}
-
-int64_t last_of(const at::Tensor& self, at::IntArrayRef dims) {
-  return dims.empty() ? 1 : self.size(dims.back());
-}
-
-at::Tensor real_to_complex(const at::Tensor& self, at::IntArrayRef dims, int64_t normalization,
-                           bool onesided) {
-  const int64_t extent = last_of(self, dims);
-  return along_whole_dims(
-      self, dims, onesided ? extent / 2 + 1 : extent, c10::toComplexType(self.scalar_type()),
-      [&](const at::Tensor& local) { return at::_fft_r2c(local, dims, normalization, onesided); });
-}
-
-at::Tensor complex_to_complex(const at::Tensor& self, at::IntArrayRef dims, int64_t normalization,
-                              bool forward) {
-  return along_whole_dims(
-      self, dims, last_of(self, dims), self.scalar_type(),
-      [&](const at::Tensor& local) { return at::_fft_c2c(local, dims, normalization, forward); });
-}
-
-at::Tensor complex_to_real(const at::Tensor& self, at::IntArrayRef dims, int64_t normalization,
-                           int64_t last_dim_size) {
-  return along_whole_dims(self, dims, last_dim_size, c10::toRealValueType(self.scalar_type()),
-                          [&](const at::Tensor& local) {
-                            return at::_fft_c2r(local, dims, normalization, last_dim_size);
-                          });
-}
-
-const Movement kWhole = {"any Shard of other dimensions",
-                         "a Partial is reduced; a cut transformed dimension is gathered",
-                         "the same operators"};
-
 const Movement kTransform = {
-    "any Shard of other dimensions; one axis on a transformed one",
-    "one transposition along the axis that cuts a transformed dimension (parallel/fft): dim[1] in "
-    "and "
-    "dim[0] out, for the inverse the other way round; further axes on them become Replicate first",
-    "the same transposition back"};
+    "any Shard of other dimensions",
+    "one axis on one of two or three transformed dimensions: one transposition along it "
+    "(parallel/fft), dim[1] in and dim[0] out, for the inverse the other way round; several axes: "
+    "as _fft_c2c, dimension by dimension",
+    "the same way back"};
 
 const bool kRegistered =
     OperatorFamily("Fourier transforms")
@@ -223,9 +200,6 @@ const bool kRegistered =
         .above_autograd("aten::fft_irfft2", &planes<Direction::kInverse>, kTransform)
         .above_autograd("aten::fft_rfftn", &volumes<Direction::kForward>, kTransform)
         .above_autograd("aten::fft_irfftn", &volumes<Direction::kInverse>, kTransform)
-        .below_autograd("aten::_fft_r2c", &real_to_complex, kWhole)
-        .below_autograd("aten::_fft_c2c", &complex_to_complex, kWhole)
-        .below_autograd("aten::_fft_c2r", &complex_to_real, kWhole)
         .registered();
 
 }  // namespace

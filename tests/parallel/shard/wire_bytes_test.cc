@@ -186,5 +186,24 @@ TEST(WireBytesTest, ALossOverCutClassesSendsNumbersOfRowsAlone) {
   EXPECT_EQ(spec_of(scores.grad())->placements(), Placements{Shard(1)});
 }
 
+// The field is cut along its rows: one transposition each way between planes, and two where there
+// is one transformed dimension.
+TEST(WireBytesTest, ComplexTransformsTransposeAndGatherNothing) {
+  const ShardMesh::Ptr mesh = mesh_without_wire({4}, 1);
+  const SpecPtr rows = make_spec(mesh, ShardLayout::split({4}, {Shard(1)}, {3, 8, 12}));
+  const ShardTensor field(at::ones({3, 2, 12}, at::kComplexFloat), rows);
+  // Own 1/4 of the field stays at home in part: 3/4 of what a rank has.
+  const int64_t transposition = 3 * 2 * 12 * 8 * 3 / 4;
+  const at::Tensor spectrum = at::fft_fft2(field);
+  EXPECT_EQ(spec_of(spectrum)->placements(), Placements{Shard(2)});
+  EXPECT_EQ(received_of(*mesh), transposition);
+  EXPECT_EQ(spec_of(at::fft_ifft2(spectrum))->placements(), Placements{Shard(1)});
+  EXPECT_EQ(received_of(*mesh), 2 * transposition);
+  EXPECT_EQ(spec_of(at::fft_fft(field, {}, 1))->layout(), rows->layout());
+  EXPECT_EQ(received_of(*mesh), 4 * transposition);
+  EXPECT_EQ(spec_of(at::fft_fft(field, {}, 2))->layout(), rows->layout());
+  EXPECT_EQ(received_of(*mesh), 4 * transposition);
+}
+
 }  // namespace
 }  // namespace meshrun
