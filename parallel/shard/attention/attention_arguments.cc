@@ -1,6 +1,8 @@
 #include "parallel/shard/attention/attention_arguments.h"
 
+#include <algorithm>
 #include <cmath>
+#include <initializer_list>
 #include <limits>
 
 #include "ATen/ExpandUtils.h"
@@ -113,6 +115,89 @@ Tensor mask_in_four_dims(const Tensor& mask, at::IntArrayRef batch) {
   return four;
 }
 
+// Batch dims of which keys and values have one become heads: (kept batches, key heads, shared
+// batches, groups of heads, rows, columns).
+class SharedBatches {
+ public:
+  // `heads`: of queries.
+  SharedBatches(const Tensor& key, const Tensor& value, const std::vector<int64_t>& batch,
+                int64_t heads, int64_t key_heads)
+      : batch_(batch), heads_(heads), key_heads_(key_heads) {
+    std::vector<int64_t> shared;
+    const auto ndim = static_cast<int64_t>(batch.size());
+    for (int64_t dim = 0; dim < ndim; ++dim) {
+      const int64_t extent = batch[static_cast<size_t>(dim)];
+      const bool is_shared = extent != 1 && has_one(key, ndim - dim) && has_one(value, ndim - dim);
+      (is_shared ? shared : order_).push_back(dim);
+      (is_shared ? num_shared_ : num_kept_) *= extent;
+      key_batch_.push_back(is_shared ? 1 : extent);
+    }
+    any_ = !shared.empty();
+    order_.push_back(ndim);
+    order_.insert(order_.end(), shared.begin(), shared.end());
+    for (int64_t dim = ndim + 1; dim < ndim + 4; ++dim) order_.push_back(dim);
+  }
+
+  bool any() const { return any_; }
+  const std::vector<int64_t>& key_batch() const { return key_batch_; }
+
+  // `tensor` broadcasts to (batch, heads, rows, columns).
+  Tensor joined(const Tensor& tensor) const {
+    return tensor.expand(shape({heads_}, tensor))
+        .reshape(shape({key_heads_, heads_ / key_heads_}, tensor))
+        .permute(order_)
+        .reshape({num_kept_, num_shared_ * heads_, tensor.size(-2), tensor.size(-1)});
+  }
+  // Dims of joined(), before they were joined to four.
+  std::vector<int64_t> parted_shape(int64_t rows, int64_t columns) const {
+    std::vector<int64_t> whole = batch_;
+    whole.insert(whole.end(), {key_heads_, heads_ / key_heads_, rows, columns});
+    std::vector<int64_t> parted;
+    for (const int64_t dim : order_) parted.push_back(whole[static_cast<size_t>(dim)]);
+    return parted;
+  }
+  // Where each dim of (batch, key heads, groups, rows, columns) is in parted_shape().
+  std::vector<int64_t> inverse_order() const {
+    std::vector<int64_t> inverse(order_.size());
+    for (size_t i = 0; i < order_.size(); ++i) {
+      inverse[static_cast<size_t>(order_[i])] = static_cast<int64_t>(i);
+    }
+    return inverse;
+  }
+
+ private:
+  // The dim is `from_heads` dims before the heads.
+  static bool has_one(const Tensor& tensor, int64_t from_heads) {
+    const int64_t dim = tensor.dim() - 3 - from_heads;
+    return dim < 0 || tensor.size(dim) == 1;
+  }
+  std::vector<int64_t> shape(std::initializer_list<int64_t> heads, const Tensor& tensor) const {
+    std::vector<int64_t> whole = batch_;
+    whole.insert(whole.end(), heads);
+    whole.insert(whole.end(), {tensor.size(-2), tensor.size(-1)});
+    return whole;
+  }
+
+  const std::vector<int64_t> batch_;
+  const int64_t heads_;
+  const int64_t key_heads_;
+  bool any_ = false;
+  int64_t num_kept_ = 1;
+  int64_t num_shared_ = 1;
+  std::vector<int64_t> key_batch_;
+  std::vector<int64_t> order_;  // of (batch, key heads, groups, rows, columns)
+};
+
+// One mask for all batches and heads stays one.
+Tensor joined_mask(const Tensor& mask, const SharedBatches& batches) {
+  Tensor four = mask;
+  while (four.dim() < 4) four = four.unsqueeze(0);
+  const at::IntArrayRef before_rows = leading(four, 2);
+  const bool is_one = std::all_of(before_rows.begin(), before_rows.end(),
+                                  [](int64_t extent) { return extent == 1; });
+  return is_one ? four.reshape({1, 1, four.size(-2), four.size(-1)}) : batches.joined(four);
+}
+
 struct OnceDifferentiable : torch::autograd::Function<OnceDifferentiable> {
   static torch::autograd::variable_list forward(torch::autograd::AutogradContext*, const Tensor&,
                                                 const std::vector<Tensor>* gradients) {
@@ -160,13 +245,28 @@ AttentionArguments read_attention(const Tensor& query, const Tensor& key, const 
   if (options.attn_mask) {
     arguments.problem = mask_problem(*options.attn_mask, scores);
     if (!arguments.problem.empty()) return arguments;
-    arguments.mask = mask_in_four_dims(*options.attn_mask, batch);
   }
-  arguments.query = in_four_dims(query, batch, heads);
-  arguments.key = in_four_dims(key, batch, key_heads);
-  arguments.value = in_four_dims(value, batch, key_heads);
+  const SharedBatches shared(key, value, batch, heads, key_heads);
+  if (shared.any() && !options.dropout && key_heads > 0) {
+    arguments.query = shared.joined(query);
+    arguments.key = in_four_dims(key, shared.key_batch(), key_heads);
+    arguments.value = in_four_dims(value, shared.key_batch(), key_heads);
+    if (options.attn_mask) arguments.mask = joined_mask(*options.attn_mask, shared);
+    arguments.parted_shape = shared.parted_shape(query.size(-2), value.size(-1));
+    arguments.order = shared.inverse_order();
+  } else {
+    arguments.query = in_four_dims(query, batch, heads);
+    arguments.key = in_four_dims(key, batch, key_heads);
+    arguments.value = in_four_dims(value, batch, key_heads);
+    if (options.attn_mask) arguments.mask = mask_in_four_dims(*options.attn_mask, batch);
+  }
   arguments.scale = options.scale.value_or(1 / std::sqrt(static_cast<double>(query.size(-1))));
   return arguments;
+}
+
+Tensor AttentionArguments::restored(const Tensor& result) const {
+  if (order.empty()) return result.view(output_shape);
+  return result.view(parted_shape).permute(order).reshape(output_shape);
 }
 
 at::ScalarType accumulating_dtype(at::ScalarType dtype) {

@@ -41,6 +41,9 @@ struct AttentionOptions {
 };
 
 // The tensors in four dims. Views and reshapes that autograd records, so that it undoes them.
+// Batches that keys and values have once for all of the query's become heads of the query, which
+// share their keys: these are neither repeated nor sent repeatedly. With dropout they are repeated,
+// since a weight's place in the whole tensor of scores says whether it is dropped.
 struct AttentionArguments {
   std::string problem;  // empty: none; else nothing below holds
   at::Tensor query;
@@ -49,6 +52,13 @@ struct AttentionArguments {
   std::optional<at::Tensor> mask;  // additive or bool; see block_attention.h
   double scale = 1;
   std::vector<int64_t> output_shape;  // (..., H, L, Ev)
+  // Where batches became heads: the result's dims before they were joined to four, and their order
+  // in output_shape.
+  std::vector<int64_t> parted_shape;
+  std::vector<int64_t> order;
+
+  // The result in four dims as output_shape.
+  at::Tensor restored(const at::Tensor& result) const;
 };
 
 // `num_keys`: of all ranks. The key's own extent is checked by the caller.

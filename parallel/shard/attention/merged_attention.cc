@@ -144,9 +144,8 @@ Tensor meet(const AttentionArguments& arguments, const AttentionOptions& options
   meeting->is_causal = options.is_causal;
   meeting->scale = arguments.scale;
   meeting->dropout = options.dropout;
-  return MeetingAttention::apply(arguments.query, arguments.key, arguments.value, arguments.mask,
-                                 meeting)
-      .view(arguments.output_shape);
+  return arguments.restored(MeetingAttention::apply(arguments.query, arguments.key, arguments.value,
+                                                    arguments.mask, meeting));
 }
 
 }  // namespace

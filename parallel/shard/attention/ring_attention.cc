@@ -169,8 +169,8 @@ Tensor ring_attention(const Tensor& query, const Tensor& key, const Tensor& valu
                                                     .with_keys = with_keys});
   ring->words = [agreed] { return agreed->words(); };
   ring->digest = agreed->digest();
-  return RingAttention::apply(arguments.query, arguments.key, arguments.value, arguments.mask, ring)
-      .view(arguments.output_shape);
+  return arguments.restored(
+      RingAttention::apply(arguments.query, arguments.key, arguments.value, arguments.mask, ring));
 }
 
 }  // namespace meshrun

@@ -7,9 +7,11 @@
 //   keys, queries whole        every rank its keys, merged by logsumexp
 //   queries, keys whole        nothing moves
 //
-// What lies otherwise is brought to one of these first, keys before queries. A sequence that all
-// axes of the mesh cut is one ring of all ranks; if only some of several axes cut the keys, all but
-// one of those are gathered. Weights are dropped by their place in the whole tensor of scores.
+// What lies otherwise is brought to one of these first, keys before queries. An operand that has
+// one batch or one head for all of another's is whole where that is cut, and its gradient is
+// Partial. A sequence that all axes of the mesh cut is one ring of all ranks; if only some of
+// several axes cut the keys, all but one of those are gathered. Weights are dropped by their place
+// in the whole tensor of scores.
 #include <algorithm>
 #include <optional>
 #include <utility>
@@ -46,61 +48,83 @@ struct Operands {
   Tensor query;
   Tensor key;
   Tensor value;
+  // Batch of the result; with enable_gqa its heads are the query's.
+  std::vector<int64_t> batch;
+
+  // One for all of the result's along `dim`.
+  bool is_broadcast(const Tensor& tensor, int64_t dim) const {
+    return dim < static_cast<int64_t>(batch.size()) && tensor.size(dim) == 1 &&
+           batch[static_cast<size_t>(dim)] != 1;
+  }
 };
 
+std::vector<int64_t> result_batch(const Operands& operands, bool enable_gqa) {
+  const int64_t kept = enable_gqa ? 3 : 2;
+  const auto leading = [&](const Tensor& t) { return t.sizes().slice(0, t.dim() - kept); };
+  std::vector<int64_t> batch = at::infer_size(
+      at::infer_size(leading(operands.query), leading(operands.key)), leading(operands.value));
+  if (enable_gqa) batch.push_back(operands.query.size(-3));
+  return batch;
+}
+
 // Operands with equal numbers of dims. Reduces Partial, and makes the last dim of each operand
-// whole. Makes the batch dims whole too, if they differ between the operands (they broadcast) or
-// if `whole_batches`.
+// whole, and batch dims that are broadcast; all batch dims if `whole_batches`.
 Operands prepared(const Tensor& query, const Tensor& key, const Tensor& value,
                   const ShardMesh::Ptr& mesh, bool enable_gqa, bool whole_batches) {
-  Operands operands{promote(query, mesh), promote(key, mesh), promote(value, mesh)};
+  Operands operands{promote(query, mesh), promote(key, mesh), promote(value, mesh), {}};
   const int64_t ndim = std::max({query.dim(), key.dim(), value.dim()});
-  bool same_batches = query.dim() == key.dim() && query.dim() == value.dim();
-  for (int64_t dim = 0; same_batches && dim < query.dim() - 2; ++dim) {
-    const bool grouped = enable_gqa && dim == query.dim() - 3;
-    same_batches =
-        key.size(dim) == value.size(dim) && (grouped || key.size(dim) == query.size(dim));
-  }
+  const int64_t least = enable_gqa ? 3 : 2;
   for (Tensor* tensor : {&operands.query, &operands.key, &operands.value}) {
-    TORCH_CHECK(tensor->dim() >= 2,
-                "scaled_dot_product_attention takes tensors of two or more "
-                "dimensions, not ",
-                tensor->sizes());
+    TORCH_CHECK(tensor->dim() >= least, "scaled_dot_product_attention takes tensors of ", least,
+                " or more dimensions, not ", tensor->sizes());
     while (tensor->dim() < ndim) *tensor = tensor->unsqueeze(0);
-    Axes whole = {tensor->dim() - 1};
+  }
+  operands.batch = result_batch(operands, enable_gqa);
+  for (Tensor* tensor : {&operands.query, &operands.key, &operands.value}) {
+    Axes whole = {ndim - 1};
     for (int64_t dim = 0; dim < ndim - 2; ++dim) {
-      if (!same_batches || whole_batches) whole.push_back(dim);
+      if (whole_batches || operands.is_broadcast(*tensor, dim)) whole.push_back(dim);
     }
     *tensor = redistribute(*tensor, with_whole_dims(spec_of(*tensor), whole));
   }
   return operands;
 }
 
-// Placements along each axis, made to fit each other. The batch dims are the same ones, or whole.
+// Placements along each axis, made to fit each other.
 struct Agreed {
-  Placements query;
-  Placements keys;  // and values
+  Placements scores;  // batches and queries; Replicate where keys are cut
+  Placements keys;    // batches, and keys and values
 };
 
 Agreed agree(const Operands& operands) {
   const int64_t rows = rows_dim(operands.query);
   Agreed agreed{spec_of(operands.query)->placements(), spec_of(operands.key)->placements()};
   const Placements& values = spec_of(operands.value)->placements();
-  for (size_t axis = 0; axis < agreed.query.size(); ++axis) {
-    Placement& query = agreed.query[axis];
+  for (size_t axis = 0; axis < agreed.scores.size(); ++axis) {
+    Placement& scores = agreed.scores[axis];
     Placement& keys = agreed.keys[axis];
     if (keys.is_replicate()) keys = values[axis];  // cut where it lies
-    if (query.is_shard() && !query.is_shard(rows)) {
-      keys = query;  // batches
+    if (scores.is_shard() && !scores.is_shard(rows)) {
+      keys = scores;  // batches
     } else if (keys.is_shard() && !keys.is_shard(rows)) {
-      if (query.is_replicate()) {
-        query = keys;
+      if (scores.is_replicate()) {
+        scores = keys;
       } else {
         keys = Replicate();  // queries stay
       }
     }
   }
   return agreed;
+}
+
+// `placements` for one operand: whole where it is broadcast.
+Placements placements_of(const Operands& operands, const Tensor& tensor, Placements placements) {
+  for (Placement& placement : placements) {
+    if (placement.is_shard() && operands.is_broadcast(tensor, placement.dim())) {
+      placement = Replicate();
+    }
+  }
+  return placements;
 }
 
 // Cut of a batch dim with each piece times / divisor as large; absent if that is not a whole number
@@ -143,7 +167,7 @@ struct Course {
 
 // Also makes the keys Replicate on the axes that cannot stay.
 Course choose(const Operands& operands, Agreed& agreed) {
-  const Axes query_axes = axes_cutting(agreed.query, rows_dim(operands.query));
+  const Axes query_axes = axes_cutting(agreed.scores, rows_dim(operands.query));
   const Axes key_axes = axes_cutting(agreed.keys, rows_dim(operands.key));
   if (key_axes.empty()) return {};
   const auto kind = query_axes.empty() ? Course::Kind::kMerged : Course::Kind::kRing;
@@ -208,23 +232,22 @@ SpecPtr cut_between_groups(const SpecPtr& query, const Tensor& key, const Placem
                                                          query->placements(), std::move(cuts)));
 }
 
-// The layout of the result: the query's, with the values' last extent and broadcast batches.
-SpecPtr result_spec(const Operands& operands, bool enable_gqa) {
+// The layout of the result: batches as all operands that have them are cut, rows as the query's.
+SpecPtr result_spec(const Operands& operands, const Placements& scores) {
   const SpecPtr& spec = spec_of(operands.query);
-  const int64_t kept = enable_gqa ? 3 : 2;
-  const auto leading = [&](const Tensor& t) { return t.sizes().slice(0, t.dim() - kept); };
-  std::vector<int64_t> batch = at::infer_size(
-      at::infer_size(leading(operands.query), leading(operands.key)), leading(operands.value));
-  if (enable_gqa) batch.push_back(operands.query.size(-3));
-  const std::vector<DimCut>& own = spec->layout().cuts();
   std::vector<DimCut> cuts;
-  for (size_t dim = 0; dim < batch.size(); ++dim) {
-    cuts.push_back(own[dim].axes.empty() ? DimCut{{}, {batch[dim]}} : own[dim]);
+  for (size_t dim = 0; dim < operands.batch.size(); ++dim) {
+    cuts.push_back({{}, {operands.batch[dim]}});
+    for (const Tensor* tensor : {&operands.query, &operands.key, &operands.value}) {
+      const DimCut& cut = spec_of(*tensor)->layout().cuts()[dim];
+      const bool is_all = tensor->size(static_cast<int64_t>(dim)) == operands.batch[dim];
+      if (is_all && !cut.axes.empty() && cuts.back().axes.empty()) cuts.back() = cut;
+    }
   }
-  cuts.push_back(own[own.size() - 2]);
+  cuts.push_back(spec->layout().cuts()[operands.batch.size()]);
   cuts.push_back({{}, {operands.value.size(-1)}});
-  return make_spec(spec->mesh(), ShardLayout::with_cuts(spec->mesh()->shape(), spec->placements(),
-                                                        std::move(cuts)));
+  return make_spec(spec->mesh(),
+                   ShardLayout::with_cuts(spec->mesh()->shape(), scores, std::move(cuts)));
 }
 
 // Rows of this rank's queries, columns of all keys.
@@ -293,22 +316,30 @@ Tensor attention(const Tensor& query, const Tensor& key, const Tensor& value,
   const ShardMesh::Ptr mesh =
       mesh_of({&query, &key, &value, &mask}, "scaled_dot_product_attention");
   check_dtypes(query, key, value, mask);
-  const bool whole_batches = dropout_p > 0 && query.dim() > 4;
+  const bool whole_batches = dropout_p > 0 && std::max({query.dim(), key.dim(), value.dim()}) > 4;
   Operands operands = prepared(query, key, value, mesh, enable_gqa, whole_batches);
   Agreed agreed = agree(operands);
   const Course course = choose(operands, agreed);
-  SpecPtr query_spec = laid_out(operands.query, agreed.query, {operands.query, operands.key});
-  if (enable_gqa && key.size(-3) > 0 && query.size(-3) % key.size(-3) == 0) {
+  const auto place = [&](const Tensor& tensor, const Placements& placements,
+                         const std::vector<Tensor>& others) {
+    return laid_out(tensor, placements_of(operands, tensor, placements), others);
+  };
+  SpecPtr query_spec =
+      place(operands.query, agreed.scores, {operands.query, operands.key, operands.value});
+  const int64_t heads = operands.query.dim() - 3;
+  if (enable_gqa && key.size(-3) > 0 && query.size(-3) % key.size(-3) == 0 &&
+      !operands.is_broadcast(operands.key, heads)) {
     query_spec = cut_between_groups(query_spec, operands.key, agreed.keys);
   }
   operands.query = redistribute(operands.query, query_spec);
   const SpecPtr key_spec =
-      laid_out(operands.key, agreed.keys, {operands.query, operands.key, operands.value});
+      place(operands.key, agreed.keys, {operands.query, operands.key, operands.value});
   operands.key = redistribute(operands.key, key_spec);
-  const SpecPtr value_spec = laid_out(operands.value, agreed.keys, {operands.key});
+  const SpecPtr value_spec =
+      place(operands.value, agreed.keys, {operands.key, operands.query, operands.value});
   operands.value = redistribute(operands.value, value_spec);
 
-  const SpecPtr result = result_spec(operands, enable_gqa);
+  const SpecPtr result = result_spec(operands, agreed.scores);
   const int64_t num_keys = key.size(-2);
   AttentionOptions options{.is_causal = is_causal,
                            .scale = scale,
@@ -316,15 +347,15 @@ Tensor attention(const Tensor& query, const Tensor& key, const Tensor& value,
                            .first_query = first_query(query_spec, rows_dim(operands.query), course),
                            .dropout = dropout_of(dropout_p, result, num_keys)};
   if (mask.defined()) options.attn_mask = local_mask(mask, result);
-  const Tensor q = to_local(operands.query);
-  const Tensor k = to_local(operands.key, partial_where_replicated(key_spec, query_spec));
-  const Tensor v = to_local(operands.value, partial_where_replicated(value_spec, query_spec));
+  const Tensor q = to_local(operands.query, partial_where_replicated(query_spec, result));
+  const Tensor k = to_local(operands.key, partial_where_replicated(key_spec, result));
+  const Tensor v = to_local(operands.value, partial_where_replicated(value_spec, result));
   const auto& group = course.axis < 0 ? mesh->group() : mesh->axis_group(course.axis);
   Tensor local;
   switch (course.kind) {
     case Course::Kind::kWholeKeys:
       if (!options.dropout && q.numel() > 0 && k.numel() > 0 &&
-          axes_cutting(agreed.query, rows_dim(operands.query)).empty()) {
+          axes_cutting(agreed.scores, rows_dim(operands.query)).empty()) {
         // Nothing of a sequence is cut: LibTorch's own kernels.
         local = at::scaled_dot_product_attention(q, k, v, options.attn_mask, 0, is_causal, scale,
                                                  enable_gqa);
@@ -347,13 +378,16 @@ Tensor attention(const Tensor& query, const Tensor& key, const Tensor& value,
 
 const bool kRegistered =
     OperatorFamily("attention")
-        .above_autograd("aten::scaled_dot_product_attention", &attention,
-                        {"any Shard of batches and heads, equal on all; any Shard of the sequence "
-                         "of queries, of keys and values, or of both",
-                         "sequence of both cut: keys and values, round a ring; of keys alone: the "
-                         "results, all-reduced; a cut last dimension is gathered",
-                         "the ring again, with the keys' gradients; of keys alone: the queries' "
-                         "gradient, all-reduced; keys whole beside cut queries: Partial(sum)"})
+        .above_autograd(
+            "aten::scaled_dot_product_attention", &attention,
+            {"any Shard of batches and heads, equal on all that have them; one batch or head "
+             "for all is Replicate; any Shard of the sequence of queries, of keys and "
+             "values, or of both",
+             "sequence of both cut: keys and values, round a ring; of keys alone: the "
+             "results, all-reduced; a cut last dimension is gathered",
+             "the ring again, with the keys' gradients; of keys alone: the queries' "
+             "gradient, all-reduced; keys whole beside cut queries, and one batch or head "
+             "for all: Partial(sum)"})
         .registered();
 
 }  // namespace

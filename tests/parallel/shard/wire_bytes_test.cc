@@ -170,6 +170,32 @@ TEST(WireBytesTest, AddedRowsTravelToTheirOwnersAlone) {
   EXPECT_EQ(wire.bytes_sent() - before, counts + 6 * (4 + 8 + 8));
 }
 
+// One batch of keys for all queries, and one head for all: neither travels more than once.
+TEST(WireBytesTest, KeysThatAllBatchesShareTravelOnce) {
+  for (const Lengths& batch : {Lengths{1, 2}, Lengths{3, 1}, Lengths{1, 1}}) {
+    const ShardMesh::Ptr mesh = mesh_without_wire({4}, 1);
+    const auto cut = [&](Lengths shape) {
+      const SpecPtr spec = make_spec(mesh, ShardLayout::split({4}, {Shard(2)}, shape));
+      return ShardTensor(at::ones(spec->local_shape()), spec, true);
+    };
+    const ShardTensor query = cut({3, 2, 8, 4});
+    const ShardTensor key = cut({batch[0], batch[1], 8, 4});
+    const at::Tensor output = at::scaled_dot_product_attention(query, key, key);
+    EXPECT_EQ(spec_of(output)->placements(), Placements{Shard(2)});
+    // Keys and values of three other ranks.
+    const int64_t heads = batch[0] * batch[1];
+    EXPECT_EQ(received_of(*mesh), 2 * 3 * heads * 2 * 4 * 4);
+  }
+  // Batches of queries are cut, and the keys, which all ranks have, stay where they are.
+  const ShardMesh::Ptr mesh = mesh_without_wire({4}, 1);
+  const SpecPtr batches = make_spec(mesh, ShardLayout::split({4}, {Shard(0)}, {8, 2, 6, 4}));
+  const ShardTensor query(at::ones({2, 2, 6, 4}), batches, true);
+  const ShardTensor key(at::ones({1, 2, 6, 4}), replicated_spec(mesh, {1, 2, 6, 4}), true);
+  const at::Tensor output = at::scaled_dot_product_attention(query, key, key);
+  EXPECT_EQ(spec_of(output)->layout(), batches->layout());
+  EXPECT_EQ(calls(*mesh), 0);
+}
+
 // A vocabulary is cut, and no rank has the scores of another.
 TEST(WireBytesTest, ALossOverCutClassesSendsNumbersOfRowsAlone) {
   const ShardMesh::Ptr mesh = mesh_without_wire({4}, 1);
