@@ -174,12 +174,14 @@ void bind_tensors(py::module_& shard) {
   shard.def(
       "from_local",
       [](const at::Tensor& local, const ShardMesh::Ptr& mesh, const OptionalWords& placements,
-         const Shapes& shapes, const std::optional<Lengths>& global_shape) -> at::Tensor {
+         const Shapes& shapes, const std::optional<Lengths>& global_shape,
+         const OptionalWords& grad_placements) -> at::Tensor {
         return ShardTensor::from_local(local, mesh->device_mesh(), optional_placements(placements),
-                                       sharding_shapes(shapes), global_shape);
+                                       sharding_shapes(shapes), global_shape,
+                                       optional_placements(grad_placements));
       },
       py::arg("local"), py::arg("mesh"), py::arg("placements"), py::arg("shapes"),
-      py::arg("global_shape"), Free());
+      py::arg("global_shape"), py::arg("grad_placements") = py::none(), Free());
   shard.def(
       "local", [](const at::Tensor& tensor) { return alias_of(tensor); }, py::arg("tensor"),
       Free());

@@ -114,6 +114,10 @@ def moves(rank, size, mesh):
     s.grad = None
     (s.to_local(grad_placements=[Shard(0)]) * part(weights, 0, rank, size)).sum().backward()
     assert torch.equal(s.grad.full_tensor(), weights)
+    local = x.clone().requires_grad_()  # each rank's share of a sum gets the whole gradient, or its own rows of it
+    summed = ShardTensor.from_local(local, mesh, [Partial()], grad_placements=[Replicate()])
+    (summed * weights).sum().backward()
+    close(local.grad, weights)
     raises((RuntimeError,), lambda: s.redistribute(mesh), "placements")
     raises((ValueError,), lambda: s.redistribute(mesh, [Partial()]), "Partial")
     raises((ValueError,), lambda: s.redistribute(mesh, [Shard(2)]), "2")

@@ -56,13 +56,15 @@ class ShardTensor(torch.Tensor, metaclass=_Type):
         return _shard.make(local_tensor, spec._native, bool(requires_grad))
 
     @staticmethod
-    def from_local(local_tensor, device_mesh=None, placements=None, sharding_shapes="infer", global_shape=None):
+    def from_local(local_tensor, device_mesh=None, placements=None, sharding_shapes="infer", global_shape=None, *,
+                   grad_placements=None):
         """Collective with "infer": the ranks' parts as one tensor. Differentiable.
 
         Args: `local_tensor`, this rank's part. `device_mesh`: None: that of the enclosing `with mesh:`, else the manager's.
         `placements`: None: Replicate. `sharding_shapes`: "infer": the ranks tell each other, in one small message; "chunk": as
         torch.chunk cuts, which sends nothing where `global_shape` is given; or a dict of mesh dimension to the shapes of the shards along
-        it, the same on all ranks, which sends nothing.
+        it, the same on all ranks, which sends nothing. `grad_placements`: where the gradient goes before its local part comes back;
+        None: to the tensor's own, Replicate for a Partial.
 
         Raises ShardTensorError on all ranks: parts that make no grid, placements or dtypes that differ, a `global_shape` that the
         parts do not make. With "infer" a mistake of one rank is told on all.
@@ -73,7 +75,8 @@ class ShardTensor(torch.Tensor, metaclass=_Type):
         # One rank's part does not tell the global shape: the last chunks are shorter.
         is_chunk_of_unknown = isinstance(shapes, str) and shapes == "chunk" and global_shape is None
         made = _shard.from_local(local_tensor, _meshes.native(device_mesh), words_of(placements),
-                                 "infer" if is_chunk_of_unknown else shapes, None if global_shape is None else list(global_shape))
+                                 "infer" if is_chunk_of_unknown else shapes, None if global_shape is None else list(global_shape),
+                                 words_of(grad_placements))
         spec = _shard.spec_of(made)
         if is_chunk_of_unknown and not spec.is_chunked():
             raise ShardTensorError(f"the parts are not those that torch.chunk makes of {spec.global_shape}: {spec!r}")
