@@ -89,7 +89,6 @@ at::Tensor summand(const at::Tensor& local, const ShardTensorSpec& spec,
   return share;
 }
 
-}  // namespace
 // The layout of local gradients. Null where none is said.
 SpecPtr gradient_layout(const SpecPtr& spec, const OptionalPlacements& placements) {
   if (!placements) return {};
@@ -104,6 +103,8 @@ SpecPtr gradient_layout(const SpecPtr& spec, const OptionalPlacements& placement
   }
   return make_spec(spec->mesh(), spec->layout().with_placements(said));
 }
+
+}  // namespace
 
 ShardTensor::ShardTensor(const at::Tensor& local_tensor, const SpecPtr& spec,
                          BoolArgument requires_grad) {

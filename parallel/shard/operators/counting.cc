@@ -113,6 +113,12 @@ Tensor histc(const Tensor& self, int64_t bins, const at::Scalar& min, const at::
   return wrap(at::histc(local, bins, low, high), counts_spec(spec, bins));
 }
 
+const Movement kHistogram = {"any Shard, Replicate",
+                             "a Partial is reduced; where the range is that of the values, one "
+                             "pair of numbers of each rank: "
+                             "the counts are Partial(sum)",
+                             ""};
+
 const bool kRegistered =
     OperatorFamily("counting")
         .below_autograd("aten::bincount", &bincount,
@@ -120,16 +126,8 @@ const bool kRegistered =
                          "a Partial is reduced, weights move to the values' layout; the smallest "
                          "and the largest value are all-reduced: the counts are Partial(sum)",
                          ""})
-        .below_autograd("aten::histc", &histc,
-                        {"any Shard, Replicate",
-                         "a Partial is reduced; where the range is that of the values, one pair of "
-                         "numbers of each rank: the counts are Partial(sum)",
-                         ""})
-        .below_autograd("aten::histc.out", &Into<&histc>::call,
-                        {"any Shard, Replicate",
-                         "a Partial is reduced; where the range is that of the values, one pair of "
-                         "numbers of each rank: the counts are Partial(sum)",
-                         ""})
+        .below_autograd("aten::histc", &histc, kHistogram)
+        .below_autograd("aten::histc.out", &Into<&histc>::call, kHistogram)
         .registered();
 
 }  // namespace

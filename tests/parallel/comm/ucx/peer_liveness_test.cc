@@ -20,7 +20,7 @@ constexpr auto kGrace = PeerLiveness::kGrace;
 
 class PeerLivenessTest : public ::testing::Test {
  protected:
-  PeerLivenessTest() {
+  explicit PeerLivenessTest(bool watch_sees_ends = false) : liveness_(watch_sees_ends) {
     // No pause: rounds have been made until now.
     liveness_.note_round(kNow - milliseconds(20));
     liveness_.note_round(kNow - milliseconds(1));
@@ -32,6 +32,11 @@ class PeerLivenessTest : public ::testing::Test {
 
   std::unique_ptr<MemberGroup> group_ = group_of_three();
   PeerLiveness liveness_;
+};
+
+class WatchedEndsTest : public PeerLivenessTest {
+ protected:
+  WatchedEndsTest() : PeerLivenessTest(/*watch_sees_ends=*/true) {}
 };
 
 TEST_F(PeerLivenessTest, AnOperationFailsWhenTheGraceIsOver) {
@@ -116,36 +121,26 @@ TEST_F(PeerLivenessTest, ARankThatLeavesBreaksItsConnectionsToo) {
   EXPECT_EQ(check(kNow + kGrace)->kind, FailureKind::kPeerLeft);
 }
 
-TEST_F(PeerLivenessTest, AWatchThatSeesEndsIsWaitedForBeforeAConnectionIsBelieved) {
+TEST_F(WatchedEndsTest, AWatchThatSeesEndsIsWaitedForBeforeAConnectionIsBelieved) {
   add_receive(*group_, 1);
-  PeerLiveness liveness(/*watch_sees_ends=*/true);
-  const auto check = [&](SteadyNanos now) {
-    liveness.begin_checks();
-    return liveness.check(*group_, now);
-  };
-  liveness.connection_broke(11, "reset by peer", kNow);
+  liveness_.connection_broke(11, "reset by peer", kNow);
   EXPECT_FALSE(check(kNow + kGrace));
-  EXPECT_EQ(liveness.next_check(), kNow + PeerLiveness::kWord);
+  EXPECT_EQ(liveness_.next_check(), kNow + PeerLiveness::kWord);
   EXPECT_THAT(check(kNow + PeerLiveness::kWord)->message, HasSubstr("reset by peer"));
-  liveness.lost(11, "exited with code 1", kNow + milliseconds(900));
+  liveness_.lost(11, "exited with code 1", kNow + milliseconds(900));
   const auto failure = check(kNow + milliseconds(900));
   ASSERT_TRUE(failure);
   EXPECT_THAT(failure->message, HasSubstr("exited with code 1"));
 }
 
-TEST_F(PeerLivenessTest, ARankThatSaysThatItLeavesMayHaveFailed) {
+TEST_F(WatchedEndsTest, ARankThatSaysThatItLeavesMayHaveFailed) {
   add_receive(*group_, 1);
-  PeerLiveness liveness(/*watch_sees_ends=*/true);
-  const auto check = [&](SteadyNanos now) {
-    liveness.begin_checks();
-    return liveness.check(*group_, now);
-  };
   group_->members[1].left = kNow;
-  liveness.left_group(kNow);
+  liveness_.left_group(kNow);
   EXPECT_FALSE(check(kNow + kGrace));
   // It lives on.
   EXPECT_EQ(check(kNow + PeerLiveness::kWord)->kind, FailureKind::kPeerLeft);
-  liveness.lost(11, "exited with code 1", kNow + milliseconds(900));
+  liveness_.lost(11, "exited with code 1", kNow + milliseconds(900));
   EXPECT_EQ(check(kNow + milliseconds(900) + kGrace)->kind, FailureKind::kPeerLost);
 }
 
