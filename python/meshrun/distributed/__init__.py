@@ -4,6 +4,8 @@
 Submodules: manager, config, utils, autograd, mappings, fft, fused, afno, errors. Names are looked up in them on first use.
 """
 
+from meshrun._lazy import names
+
 _MODULE_OF = {
     **dict.fromkeys(("DistributedManager", "PhysicsNeMoUndefinedGroupError",
                      "PhysicsNeMoUninitializedDistributedManagerWarning"), "manager"),
@@ -18,18 +20,4 @@ _MODULE_OF = {
 }
 
 __all__ = sorted(_MODULE_OF)
-
-
-def __getattr__(name):
-    module = _MODULE_OF.get(name)
-    if module is None:
-        raise AttributeError(f"module 'meshrun.distributed' has no attribute {name!r}")
-    import importlib
-
-    value = getattr(importlib.import_module(f".{module}", __name__), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__():
-    return sorted({*globals(), *_MODULE_OF})
+__getattr__, __dir__ = names(__name__, _MODULE_OF)

@@ -14,6 +14,8 @@
 docs/shard_tensor.md lists what each operator moves between ranks. Names are looked up on first use.
 """
 
+from meshrun._lazy import names
+
 _MODULE_OF = {
     **dict.fromkeys(("MissingShardRuleError", "ShardTensorError"), "errors"),
     "ShardTensor": "_tensor",
@@ -26,18 +28,4 @@ _MODULE_OF = {
 }
 
 __all__ = sorted(_MODULE_OF)
-
-
-def __getattr__(name):
-    module = _MODULE_OF.get(name)
-    if module is None:
-        raise AttributeError(f"module 'meshrun.domain_parallel' has no attribute {name!r}")
-    import importlib
-
-    value = getattr(importlib.import_module(f".{module}", __name__), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__():
-    return sorted({*globals(), *_MODULE_OF})
+__getattr__, __dir__ = names(__name__, _MODULE_OF)
