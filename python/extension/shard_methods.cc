@@ -4,7 +4,6 @@
 
 #include <array>
 #include <cstddef>
-#include <string>
 
 #include "fmt/format.h"
 #include "parallel/shard/tensor/shard_tensor_impl.h"
@@ -20,14 +19,9 @@ constexpr std::array kNames = {"numpy", "tolist"};
 std::array<PyObject*, kNames.size()> own_methods{};
 
 void raise_refusal(const char* name) {
-  const py::object type =
-      py::module_::import("meshrun.domain_parallel.errors").attr("ShardTensorError");
-  const std::string text = fmt::format(
-      "{0}() needs the memory of the whole tensor, and this ShardTensor has a part of it here: "
-      "call "
-      "full_tensor().{0}(), or to_local().{0}() for this rank's part",
-      name);
-  PyErr_SetString(type.ptr(), text.c_str());
+  const py::object error = py::module_::import("meshrun.domain_parallel.errors")
+                               .attr("memory_is_elsewhere")(name, fmt::format(".{}()", name));
+  PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(error.ptr())), error.ptr());
 }
 
 template <size_t I>

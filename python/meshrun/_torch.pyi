@@ -206,7 +206,7 @@ class shard:
     @staticmethod
     def spec(mesh: shard.ShardMesh, placements: Sequence[str], cuts: Sequence[tuple[Sequence[int], Sequence[int]]]
              ) -> shard.ShardTensorSpec: ...
-    # By torch.chunk's rule, or sizes that differ by one at most.
+    # By torch.chunk's rule, or that of compute_split_shapes().
     @staticmethod
     def spec_by_rule(mesh: shard.ShardMesh, placements: Sequence[str], shape: Sequence[int], chunk: bool) -> shard.ShardTensorSpec: ...
     @staticmethod

@@ -68,14 +68,10 @@ class Registry(dict):
 
 def register_for_operator(op, handler):
     """handler(*args, **kwargs) below autograd. Returns what ends it."""
-    if isinstance(op, torch._ops.OpOverloadPacket):
-        names = [_schema_name(getattr(op, overload)) for overload in op.overloads()]
-    elif isinstance(op, torch._ops.OpOverload):
-        names = [_schema_name(op)]
-    else:
+    if not isinstance(op, (torch._ops.OpOverload, torch._ops.OpOverloadPacket)):
         raise ShardTensorError(f"{op!r} is no operator: give one such as torch.ops.aten.mul.Tensor, or call "
                                "register_function_handler()")
-    return _implement(names, handler, _BELOW_AUTOGRAD)
+    return _implement(_operators_of(op), handler, _BELOW_AUTOGRAD)
 
 
 def register_for_function(function, handler):
@@ -96,11 +92,10 @@ def register_by_name(name, handler):
     except AttributeError:
         raise ShardTensorError(f"no operator {name!r} is defined: define it first, by torch.library.custom_op() or "
                                "TORCH_LIBRARY") from None
-    return _implement([_schema_name(op)], _called_above(op, handler), _ABOVE_AUTOGRAD)
+    return _implement(_operators_of(op), _called_above(op, handler), _ABOVE_AUTOGRAD)
 
 
-def _schema_name(op):
-    schema = op._schema
+def _full_name(schema):
     return f"{schema.name}.{schema.overload_name}" if schema.overload_name else schema.name
 
 
@@ -145,11 +140,12 @@ def _promoted(value, mesh):
 
 
 def _operators_of(function):
-    """Full names of the operators that a builtin function or method of torch calls; none for a function of Python's."""
+    """Full names of the operators that a builtin function or method of torch calls, or that it is; none for a function of
+    Python's."""
     if isinstance(function, torch._ops.OpOverload):
-        return [_schema_name(function)]
+        return [_full_name(function._schema)]
     if isinstance(function, torch._ops.OpOverloadPacket):
-        return [_schema_name(getattr(function, overload)) for overload in function.overloads()]
+        return [_full_name(getattr(function, overload)._schema) for overload in function.overloads()]
     if isinstance(function, types.FunctionType) or not hasattr(function, "__name__"):
         return []
     name = function.__name__
@@ -159,7 +155,7 @@ def _operators_of(function):
             if name.startswith(prefix) and _schemas(name[len(prefix):] + suffix):
                 name = name[len(prefix):] + suffix
                 break
-    return [f"{schema.name}.{schema.overload_name}" if schema.overload_name else schema.name for schema in _schemas(name)
+    return [_full_name(schema) for schema in _schemas(name)
             if any("Tensor" in str(argument.type) for argument in schema.arguments)]
 
 

@@ -11,7 +11,7 @@ import types
 
 import torch
 
-from meshrun.domain_parallel.errors import ShardTensorError
+from meshrun.domain_parallel.errors import memory_is_elsewhere
 from meshrun.torch import _extension
 
 _shard = _extension.shard
@@ -77,8 +77,7 @@ def _formatted(self, spec):
 def _refuse(name, instead):
     @_instead(name)
     def refuse(self, *args, **kwargs):
-        raise ShardTensorError(f"{name}() needs the memory of the whole tensor, and this ShardTensor has a part of it here: call "
-                               f"full_tensor(){instead}, or to_local(){instead} for this rank's part")
+        raise memory_is_elsewhere(name, instead)
 
 
 _refuse("__array__", ".numpy()")

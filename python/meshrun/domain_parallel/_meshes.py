@@ -26,9 +26,7 @@ def native(mesh):
         mesh = _current()
         if mesh is None:
             return _shard.global_mesh()
-    if not isinstance(mesh, DeviceMesh):
-        raise TypeError(f"the mesh is {mesh!r}; a torch.distributed.DeviceMesh is expected, such as that of "
-                        "DistributedManager().initialize_mesh()")
+    check(mesh)
     parts = _parts_of(mesh)
     if _extension.manager_is_initialized():
         return _shard.mesh_of_manager(parts)
@@ -37,6 +35,18 @@ def native(mesh):
     if device.type == "cuda":
         device = torch.device("cuda", torch.cuda.current_device())
     return _shard.mesh_over(parts, dist.get_rank(), axes, _whole(mesh, parts, axes), device)
+
+
+def check(mesh):
+    """TypeError where it is no DeviceMesh."""
+    if not isinstance(mesh, DeviceMesh):
+        raise TypeError(f"the mesh is {mesh!r}; a torch.distributed.DeviceMesh is expected, such as that of "
+                        "DistributedManager().initialize_mesh()")
+
+
+def names_of(mesh):
+    """Names of the axes of a DeviceMesh, also where it has none."""
+    return tuple(mesh.mesh_dim_names or (f"dim_{axis}" for axis in range(mesh.ndim)))
 
 
 def known(parts):
@@ -72,8 +82,7 @@ def _hashable(parts):
 def _parts_of(mesh):
     parts = _parts.get(mesh)
     if parts is None:
-        names = mesh.mesh_dim_names or [f"dim_{axis}" for axis in range(mesh.ndim)]
-        parts = _parts[mesh] = (tuple(mesh.shape), tuple(names), tuple(mesh.mesh.flatten().tolist()))
+        parts = _parts[mesh] = (tuple(mesh.shape), names_of(mesh), tuple(mesh.mesh.flatten().tolist()))
     _meshes[parts] = mesh
     return parts
 

@@ -47,7 +47,12 @@ class ShardTensorSpec:
 
     def offsets(self, mesh_dim=None):
         """Where this rank's shard begins along each dimension of the mesh, or along one; 0 where that is no Shard."""
-        return _offsets(self._native, mesh_dim)
+        ndim = len(self._native.placements)
+        if mesh_dim is None:
+            return [self._native.offset(axis) for axis in range(ndim)]
+        if not -ndim <= mesh_dim < ndim:
+            raise ShardTensorError(f"mesh dimension {mesh_dim} of a mesh with {ndim}")
+        return self._native.offset(mesh_dim % ndim)
 
     def sharding_shapes(self):
         """{mesh dimension: shapes of the shards along it, at this rank's other coordinates}, for those that are a Shard."""
@@ -76,15 +81,6 @@ class ShardTensorSpec:
 
     def __repr__(self):
         return f"ShardTensorSpec({self._native!r})"
-
-
-def _offsets(native, mesh_dim):
-    ndim = len(native.placements)
-    if mesh_dim is None:
-        return [native.offset(axis) for axis in range(ndim)]
-    if not -ndim <= mesh_dim < ndim:
-        raise ShardTensorError(f"mesh dimension {mesh_dim} of a mesh with {ndim}")
-    return native.offset(mesh_dim % ndim)
 
 
 def _given(mesh, words, shape, shapes):

@@ -18,11 +18,11 @@ No function here sends a message: what lies where follows from shapes, placement
 import collections.abc
 
 import torch
-from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import Partial, Placement, Shard
 from torch.utils.data import Sampler, default_collate
 
 from meshrun._epoch_sampler import EpochSampler
+from meshrun.domain_parallel import _meshes
 from meshrun.domain_parallel._spec import ShardTensorSpec
 from meshrun.domain_parallel._tensor import ShardTensor
 from meshrun.domain_parallel.errors import ShardTensorError
@@ -203,7 +203,7 @@ class _Entry:
             raise ShardTensorError(f"batch_dim={batch_dim}, and batches of {_named(path)} have {self._ndim} dimensions")
         self.batch_dim = batch_dim % self._ndim
         if data_axis is not None and data_axis < len(placements) and not placements[data_axis].is_replicate():
-            raise ShardTensorError(f"{_named(path)} is {placements[data_axis]!r} over the data axis {_names(mesh)[data_axis]!r}, "
+            raise ShardTensorError(f"{_named(path)} is {placements[data_axis]!r} over the data axis {_meshes.names_of(mesh)[data_axis]!r}, "
                                    "whose ranks have different samples: placements are those of one sample, so give Replicate() "
                                    "there, or data_axis=None if all ranks have the same")
         self.slab_shape = tuple(part.stop - part.start for part in slab(shape, mesh, placements))
@@ -333,18 +333,12 @@ def _length(dataset):
                         "__len__") from None
 
 
-def _names(mesh):
-    return mesh.mesh_dim_names or tuple(f"dim_{axis}" for axis in range(mesh.ndim))
-
-
 def _axis(mesh, data_axis):
     """Number of the data axis; None: there is none."""
-    if not isinstance(mesh, DeviceMesh):
-        raise TypeError(f"the mesh is {mesh!r}; a torch.distributed.DeviceMesh is expected, such as that of "
-                        "DistributedManager().initialize_mesh()")
+    _meshes.check(mesh)
     if data_axis is None:
         return None
-    names = _names(mesh)
+    names = _meshes.names_of(mesh)
     if isinstance(data_axis, int) and -mesh.ndim <= data_axis < mesh.ndim:
         return data_axis % mesh.ndim
     if data_axis not in names:

@@ -7,8 +7,7 @@ import torch.distributed as dist
 
 from meshrun.distributed.autograd import indexed_all_to_all_v
 from meshrun.domain_parallel.errors import ShardTensorError
-
-_METHODS = ("p2p", "a2a")
+from meshrun.domain_parallel.ring import check_method
 
 
 @dataclasses.dataclass
@@ -24,8 +23,7 @@ class HaloConfig:
     communication_method: str = "a2a"
 
     def __post_init__(self):
-        if self.communication_method not in _METHODS:
-            raise ShardTensorError(f"communication_method is one of {', '.join(_METHODS)}, not {self.communication_method!r}")
+        check_method(self.communication_method)
         if self.async_op and self.communication_method == "p2p":
             raise ShardTensorError('async_op goes with communication_method="a2a" alone')
 

@@ -11,6 +11,12 @@ _METHODS = ("p2p", "a2a")
 _DIRECTIONS = ("forward", "backward")
 
 
+def check_method(method):
+    """ShardTensorError where it is none of PhysicsNeMo's communication methods."""
+    if method not in _METHODS:
+        raise ShardTensorError(f"communication_method is one of {', '.join(_METHODS)}, not {method!r}")
+
+
 @dataclasses.dataclass
 class RingPassingConfig:
     """How a ring runs: along `mesh_dim` of a mesh, which has `mesh_size` ranks; "forward" sends to the next rank, "backward" to
@@ -22,8 +28,7 @@ class RingPassingConfig:
     communication_method: str = "a2a"
 
     def __post_init__(self):
-        if self.communication_method not in _METHODS:
-            raise ShardTensorError(f"communication_method is one of {', '.join(_METHODS)}, not {self.communication_method!r}")
+        check_method(self.communication_method)
         if self.ring_direction not in _DIRECTIONS:
             raise ShardTensorError(f"ring_direction is one of {', '.join(_DIRECTIONS)}, not {self.ring_direction!r}")
 
