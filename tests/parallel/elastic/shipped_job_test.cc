@@ -29,6 +29,7 @@ namespace {
 
 namespace fs = std::filesystem;
 using ::testing::AllOf;
+using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
@@ -244,7 +245,9 @@ TEST_F(ShippedJobTest, ACheckpointOnTheWayThatIsNotWrittenIsSaidOnce) {
   ASSERT_NE(first, std::string::npos) << said;
   EXPECT_THAT(said, HasSubstr("; training goes on and tries again\n"));
   EXPECT_EQ(said.find(warning, first + 1), std::string::npos) << said;
-  EXPECT_THAT(said, HasSubstr("toy: the checkpoint of step 10 is written, the first one again\n"));
+  // That of step 8 may still be on its way when the directory is there again.
+  EXPECT_THAT(
+      said, ContainsRegex("toy: the checkpoint of step (8|10) is written, the first one again\n"));
   EXPECT_THAT(ranks[1].output, Not(HasSubstr(warning)));
 }
 
