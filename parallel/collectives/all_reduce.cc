@@ -10,6 +10,7 @@
 #include "parallel/base/collective_errors.h"
 #include "parallel/base/no_collectives.h"
 #include "parallel/base/sharded_key.h"
+#include "parallel/base/traced_calls.h"
 #include "parallel/comm/interface/call_comparer.h"
 #include "parallel/comm/interface/call_scope.h"
 #include "parallel/comm/interface/carried.h"
@@ -74,6 +75,15 @@ PendingAllReduce all_reduce(const ProcessGroupPtr& group, const at::Tensor& tens
 
   PendingAllReduce pending;
   pending.tensor_ = tensor;
+  if (is_traced(tensor)) {
+    spec.async = false;
+    trace_call(tensor, tensor,
+               [group = WeakGroup(group), op, spec](const at::Tensor& to, const at::Tensor& from) {
+                 to.copy_(from);
+                 all_reduce(living(group), to, op, spec).wait();
+               });
+    return pending;
+  }
   if (own) {
     pending.work_ = start_compared(own, tensor, op, spec);
     return pending;
@@ -100,7 +110,7 @@ PendingAllReduce all_reduce(const ProcessGroupPtr& group, const at::Tensor& tens
 at::Tensor PendingAllReduce::wait() {
   // NCCL has none for calls that are waited for at once: they are on the current stream.
   if (work_) work_->wait();
-  if (tensor_.defined() && !tensor_.is_cpu()) {
+  if (tensor_.defined() && !tensor_.is_cpu() && !is_traced(tensor_)) {
     // Perhaps another stream than the call's, to which the allocator gives the memory back.
     const c10::impl::VirtualGuardImpl guard(tensor_.device().type());
     const c10::Stream current = guard.getStream(tensor_.device());

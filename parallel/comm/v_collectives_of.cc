@@ -1,9 +1,11 @@
 #include "parallel/comm/v_collectives_of.h"
 
+#include <chrono>
 #include <utility>
 
 #include "parallel/base/errors.h"
 #include "parallel/base/no_collectives.h"
+#include "parallel/base/traced_calls.h"
 #include "parallel/comm/interface/call_comparer.h"
 #include "parallel/comm/interface/call_scope.h"
 #include "parallel/comm/interface/found_in.h"
@@ -12,6 +14,52 @@
 #include "torch/csrc/distributed/c10d/ProcessGroup.hpp"
 
 namespace meshrun {
+namespace {
+
+class DoneWork : public c10d::Work {
+ public:
+  bool isCompleted() override { return true; }
+  bool wait(std::chrono::milliseconds /*timeout*/ = kNoTimeout) override { return true; }
+};
+
+// Where a rank sends itself nothing the caller may have written that slice of the output.
+TracedOutput output_of(const CollectiveSpec& spec, int rank) {
+  return spec.kind == CollectiveSpec::Kind::kAllToAllV && spec.cut.of(rank) == 0
+             ? TracedOutput::kReadAndWritten
+             : TracedOutput::kWritten;
+}
+
+void trace(const c10::intrusive_ptr<c10d::ProcessGroup>& group, c10::DeviceType device,
+           const at::Tensor& output, const at::Tensor& input, CollectiveSpec spec) {
+  // Made as written, the call raises it on all ranks.
+  if (!spec.problem.empty()) throw NotTraceableError(spec.problem);
+  if (spec.fill) throw NotTraceableError("a collective that sends rows by their indices");
+  spec.async = false;
+  trace_call(
+      output, input,
+      [group = WeakGroup(group), device, spec](const at::Tensor& to, const at::Tensor& from) {
+        VCollectivesOf(living(group), device)->run(to, from, spec)->wait();
+      },
+      output_of(spec, group->getRank()));
+}
+
+}  // namespace
+
+VCollectives::WorkPtr run_v_collective(const c10::intrusive_ptr<c10d::ProcessGroup>& group,
+                                       c10::DeviceType device, const at::Tensor& output,
+                                       const at::Tensor& input, CollectiveSpec spec) {
+  if (!is_traced(output) && !is_traced(input)) {
+    return VCollectivesOf(group, device)->run(output, input, std::move(spec));
+  }
+  trace(group, device, output, input, std::move(spec));
+  return c10::make_intrusive<DoneWork>();
+}
+
+c10::intrusive_ptr<c10d::ProcessGroup> living(const WeakGroup& group) {
+  auto found = group.lock();
+  TORCH_CHECK(found, "the process group of a compiled program has ended");
+  return found;
+}
 
 VCollectivesOf::VCollectivesOf(const c10::intrusive_ptr<c10d::ProcessGroup>& group,
                                c10::DeviceType device) {

@@ -36,6 +36,16 @@ class VCollectivesOf {
   VCollectives* collectives_ = nullptr;
 };
 
+// One call. In a program that is being traced (parallel/base/traced_calls.h) it becomes a part of
+// the program, and the Work is done at once.
+VCollectives::WorkPtr run_v_collective(const c10::intrusive_ptr<c10d::ProcessGroup>& group,
+                                       c10::DeviceType device, const at::Tensor& output,
+                                       const at::Tensor& input, CollectiveSpec spec);
+
+// Of a traced program's calls: the group, where it has not ended. Raises RuntimeError.
+using WeakGroup = c10::weak_intrusive_ptr<c10d::ProcessGroup>;
+c10::intrusive_ptr<c10d::ProcessGroup> living(const WeakGroup& group);
+
 // What a call with this tensor communicates from: the tensor's device; where the tensor is
 // undefined, what the group's other ranks most likely use: its first accelerator, else the CPU.
 c10::DeviceType device_of(const at::Tensor& tensor, const c10d::ProcessGroup& group);

@@ -11,6 +11,7 @@
 #include "ATen/ops/empty.h"
 #include "ATen/record_function.h"
 #include "c10/util/complex.h"
+#include "parallel/base/traced_calls.h"
 #include "parallel/fft/dfti.h"
 
 namespace meshrun::fft {
@@ -44,8 +45,8 @@ void for_each_mirror(const at::Tensor& to, const at::Tensor& from, const Visit& 
 }
 
 bool is_direct(const at::Tensor& to, const at::Tensor& from) {
-  return to.is_cpu() && to.stride(2) == 1 && from.stride(2) == 1 && !to.is_conj() &&
-         !from.is_conj() && to.scalar_type() == from.scalar_type();
+  return to.is_cpu() && !is_traced(to) && to.stride(2) == 1 && from.stride(2) == 1 &&
+         !to.is_conj() && !from.is_conj() && to.scalar_type() == from.scalar_type();
 }
 
 // to[n, i, j] = conj(from[n, last - i, last - j]); on the CPU in one pass.
@@ -91,7 +92,7 @@ at::Tensor real_rows_forward(const at::Tensor& planes, int64_t height, Scale sca
     return at::empty({rows.size(0), height / 2 + 1, rows.size(2)},
                      rows.options().dtype(c10::toComplexType(rows.scalar_type())));
   }
-  if (has_dfti(rows)) {
+  if (!is_traced(rows) && has_dfti(rows)) {
     const at::Tensor from = rows.contiguous();
     at::Tensor half_rows = at::empty({rows.size(0), height / 2 + 1, rows.size(2)},
                                      rows.options().dtype(c10::toComplexType(rows.scalar_type())));
@@ -106,7 +107,7 @@ at::Tensor real_rows_inverse(const at::Tensor& half_rows, int64_t height, Scale 
     return at::empty({half_rows.size(0), height, half_rows.size(2)},
                      half_rows.options().dtype(c10::toRealValueType(half_rows.scalar_type())));
   }
-  if (has_dfti(half_rows)) {
+  if (!is_traced(half_rows) && has_dfti(half_rows)) {
     at::Tensor rows =
         at::empty({half_rows.size(0), height, half_rows.size(2)},
                   half_rows.options().dtype(c10::toRealValueType(half_rows.scalar_type())));

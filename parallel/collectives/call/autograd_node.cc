@@ -1,6 +1,7 @@
 #include "parallel/collectives/call/autograd_node.h"
 
 #include "ATen/ops/zeros.h"
+#include "parallel/base/traced_calls.h"
 #include "parallel/comm/interface/call_comparer.h"
 #include "parallel/comm/v_collectives_of.h"
 
@@ -35,6 +36,7 @@ const char* backward_name(const Collective& collective, Kind kind) {
 }  // namespace
 
 NodeNumber number_of_node(c10d::ProcessGroup& group, const at::Tensor& tensor) {
+  if (is_traced(tensor)) return NodeNumber::untold();
   return number_of_node(group, device_of(tensor, group));
 }
 

@@ -74,7 +74,7 @@ void call_backend(const GroupArgument::Handle& group, c10::DeviceType device,
   spec.requires_grad = how.requires_grad;
   spec.async = how.work != nullptr;
   add_name(spec);
-  finish(VCollectivesOf(group, device)->run(output, input, std::move(spec)), problem, how);
+  finish(run_v_collective(group, device, output, input, std::move(spec)), problem, how);
 }
 
 at::Tensor launch(const Collective& collective, const at::Tensor& tensor, const Launch& how) {

@@ -15,6 +15,7 @@
 #include "c10/core/Allocator.h"
 #include "c10/core/CPUAllocator.h"
 #include "c10/core/DeviceGuard.h"
+#include "c10/core/impl/TorchDispatchModeTLS.h"
 #include "core/mutex.h"
 #include "parallel/base/process.h"
 #include "parallel/base/shared_heap.h"
@@ -168,6 +169,8 @@ const bool is_ready_for_fork [[maybe_unused]] =
 }  // namespace
 
 at::Tensor empty_output(at::IntArrayRef shape, const at::TensorOptions& options) {
+  // What traces or counts operators has the outputs too.
+  if (c10::impl::dispatch_mode_enabled()) return at::empty(shape, options);
   // Without the dispatcher, which would take as long as a small transfer.
   const auto made = [&](c10::Allocator* allocator, c10::DispatchKey key) {
     return at::Tensor(at::detail::empty_generic(shape, allocator, c10::DispatchKeySet(key),

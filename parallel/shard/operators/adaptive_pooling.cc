@@ -18,9 +18,9 @@
 #include "ATen/ops/max_pool1d_with_indices.h"
 #include "ATen/ops/max_pool2d_with_indices.h"
 #include "ATen/ops/max_pool3d_with_indices.h"
-#include "ATen/ops/tensor.h"
 #include "ATen/ops/zeros.h"
 #include "fmt/format.h"
+#include "parallel/base/traced_calls.h"
 #include "parallel/collectives/call/pieces.h"
 #include "parallel/collectives/tie.h"
 #include "parallel/shard/dispatch/local_map.h"
@@ -192,7 +192,7 @@ std::tuple<at::Tensor, at::Tensor> adaptive_max_pool(const at::Tensor& self,
         of_dim.push_back(std::min(read.begin + j, read.end - 1));
     }
     kernel.push_back(longest);
-    positions.push_back(at::tensor(of_dim, at::kLong).to(laid_out.device()));
+    positions.push_back(constant(of_dim).to(laid_out.device()));
     laid_out = laid_out.index_select(
         dim, cut == nullptr ? positions.back() : positions.back() - cut->range.begin);
   }

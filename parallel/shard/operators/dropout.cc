@@ -42,7 +42,7 @@ Tensor noise_for(const Tensor& input, double kept, bool of_features) {
   }
   const Tensor local = of_features ? at::empty(spec->local_shape(), local_of(input).options())
                                    : at::empty_like(local_of(input));
-  fill_bernoulli(local, box_of(spec), next_random_operation(), kept);
+  draw(local, spec, {}, [kept](const auto&... x) { fill_bernoulli(x..., kept); });
   return wrap(local, spec);
 }
 
@@ -93,7 +93,7 @@ std::tuple<Tensor, Tensor> native_dropout(const Tensor& input, double p,
   if (!train.value_or(true) || p == 0) {
     return {wrap(local.clone(), spec), wrap(mask.fill_(true), spec)};
   }
-  fill_bernoulli(mask, box_of(spec), next_random_operation(), 1 - p);
+  draw(mask, spec, {}, [p](const auto&... x) { fill_bernoulli(x..., 1 - p); });
   return {wrap(local * mask * (p < 1 ? 1 / (1 - p) : 0), spec), wrap(mask, spec)};
 }
 
@@ -108,7 +108,7 @@ Tensor rrelu(const Tensor& self, Tensor& noise, const at::Scalar& lower, const a
   const Tensor local = redistribute_local(local_of(self), spec_of(self), spec);
   if (!training) return wrap(at::leaky_relu(local, (low + high) / 2), spec);
   const Tensor slopes = at::empty_like(local);
-  fill_uniform(slopes, box_of(spec), next_random_operation(generator), low, high);
+  draw(slopes, spec, generator, [low, high](const auto&... x) { fill_uniform(x..., low, high); });
   slopes.masked_fill_(local > 0, 1);
   assign(noise, wrap(slopes, spec));
   return wrap(local * slopes, spec);

@@ -12,7 +12,6 @@
 #include "ATen/ops/_upsample_nearest_exact2d.h"
 #include "ATen/ops/_upsample_nearest_exact3d.h"
 #include "ATen/ops/index_select.h"
-#include "ATen/ops/tensor.h"
 #include "ATen/ops/upsample_bicubic2d.h"
 #include "ATen/ops/upsample_bilinear2d.h"
 #include "ATen/ops/upsample_linear1d.h"
@@ -22,6 +21,7 @@
 #include "ATen/ops/upsample_trilinear3d.h"
 #include "c10/util/SmallVector.h"
 #include "fmt/format.h"
+#include "parallel/base/traced_calls.h"
 #include "parallel/collectives/call/pieces.h"
 #include "parallel/shard/dispatch/local_map.h"
 #include "parallel/shard/dispatch/operator_table.h"
@@ -131,10 +131,9 @@ at::Tensor interpolate_cut(const at::Tensor& gathered, const WindowPlan::Cut& cu
   at::Tensor sum;
   for (size_t j = 0; j < static_cast<size_t>(count); ++j) {
     const at::Tensor picked =
-        gathered.index_select(cut.dim, at::tensor(positions[j], at::kLong).to(gathered.device()));
+        gathered.index_select(cut.dim, constant(positions[j]).to(gathered.device()));
     if (count == 1) return picked;
-    const at::Tensor weight =
-        at::tensor(weights[j], at::kDouble).to(gathered.options()).view(along);
+    const at::Tensor weight = constant(weights[j]).to(gathered.options()).view(along);
     sum = sum.defined() ? sum + picked * weight : picked * weight;
   }
   return sum;

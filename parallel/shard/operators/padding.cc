@@ -12,9 +12,9 @@
 #include "ATen/ops/replication_pad1d.h"
 #include "ATen/ops/replication_pad2d.h"
 #include "ATen/ops/replication_pad3d.h"
-#include "ATen/ops/tensor.h"
 #include "c10/util/SmallVector.h"
 #include "fmt/format.h"
+#include "parallel/base/traced_calls.h"
 #include "parallel/collectives/call/pieces.h"
 #include "parallel/shard/dispatch/local_map.h"
 #include "parallel/shard/dispatch/operator_table.h"
@@ -143,7 +143,7 @@ at::Tensor pad(const at::Tensor& self, at::IntArrayRef pad, Mode mode, const at:
       for (int64_t output = cut.owned.begin; output < cut.owned.end; ++output) {
         positions.push_back(window.reads(output).begin - cut.range.begin);
       }
-      result = result.index_select(cut.dim, at::tensor(positions, at::kLong).to(local.device()));
+      result = result.index_select(cut.dim, constant(positions).to(local.device()));
     }
   }
   if (pads_uncut) result = pad_locally(result, uncut, mode, value);

@@ -17,10 +17,10 @@
 #include "ATen/ops/max_pool2d_with_indices.h"
 #include "ATen/ops/max_pool3d_with_indices.h"
 #include "ATen/ops/ones.h"
-#include "ATen/ops/tensor.h"
 #include "ATen/ops/where.h"
 #include "c10/util/SmallVector.h"
 #include "fmt/format.h"
+#include "parallel/base/traced_calls.h"
 #include "parallel/collectives/call/pieces.h"
 #include "parallel/shard/dispatch/local_map.h"
 #include "parallel/shard/dispatch/operator_table.h"
@@ -220,7 +220,7 @@ at::Tensor counts(const at::Tensor& self, const Pooling& pooling, const Gathered
       of_dim.push_back(static_cast<double>(
           count_include_pad ? end - begin : std::min(end, extent) - std::max<int64_t>(begin, 0)));
     }
-    product = product.unsqueeze(-1) * at::tensor(of_dim, at::kDouble);
+    product = product.unsqueeze(-1) * constant(of_dim);
   }
   return product.to(options);
 }

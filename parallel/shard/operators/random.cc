@@ -30,12 +30,12 @@ Tensor& fill_in_place(Tensor& self, const Gen& generator, const Fill& fill) {
   const at::AutoDispatchBelowADInplaceOrView guard;
   const SpecPtr spec = gradient_spec(spec_of(self));
   if (same(spec, spec_of(self))) {
-    fill(local_of(self), box_of(spec), next_random_operation(generator));
+    draw(local_of(self), spec, generator, fill);
     return self;
   }
   // A Partial stays one, since views of it share its memory: one rank takes the values.
   const Tensor values = at::empty_like(local_of(self), at::MemoryFormat::Contiguous);
-  fill(values, box_of(spec), next_random_operation(generator));
+  draw(values, spec, generator, fill);
   write_back(self, values, spec);
   return self;
 }
@@ -128,7 +128,7 @@ Tensor filled_like(const Tensor& self, const Gen& generator, const at::TensorOpt
   const at::AutoDispatchBelowADInplaceOrView guard;
   const SpecPtr spec = gradient_spec(spec_of(self));
   const Tensor local = at::empty_like(local_of(self), options, format);
-  fill(local, box_of(spec), next_random_operation(generator));
+  draw(local, spec, generator, fill);
   return wrap(local, spec);
 }
 
@@ -209,13 +209,20 @@ Tensor part_for(const Tensor& tensor, const SpecPtr& spec) {
   return redistribute_local(tensor.expand(spec->global_shape()), from, spec);
 }
 
+// Their numbers come from values that a traced program has later.
+void refuse_traced_probabilities() {
+  if (is_tracing()) throw NotTraceableError("random numbers with probabilities that are tensors");
+}
+
 Tensor& bernoulli_tensor_(Tensor& self, const Tensor& p, Gen generator) {
+  refuse_traced_probabilities();
   const SpecPtr spec = gradient_spec(spec_of(self));
   return fill_in_place(self, generator, [&](const Tensor& local, const auto&... x) {
     fill_bernoulli(local, x..., part_for(p, spec).to(at::kDouble));
   });
 }
 Tensor bernoulli(const Tensor& self, Gen generator) {
+  refuse_traced_probabilities();
   const at::AutoDispatchBelowADInplaceOrView guard;
   const SpecPtr spec = gradient_spec(spec_of(self));
   return filled_like(self, generator, {}, {}, [&](const Tensor& local, const auto&... x) {

@@ -1,6 +1,11 @@
 // The part of a global tensor that a rank fills with random numbers.
 #pragma once
 
+#include <optional>
+
+#include "ATen/core/Generator.h"
+#include "ATen/core/Tensor.h"
+#include "parallel/base/traced_calls.h"
 #include "parallel/shard/random/counter_random.h"
 #include "parallel/shard/tensor/shard_tensor_spec.h"
 
@@ -8,5 +13,21 @@ namespace meshrun {
 
 // This rank's box of a tensor of layout `spec`. The box refers to `spec`, which must outlive it.
 inline RandomBox box_of(const SpecPtr& spec) { return {spec->global_shape(), spec->box().offsets}; }
+
+// What a Fill writes: this rank's part, its box, and the operation.
+//
+// Draws the numbers of one operation into `local`, of layout `spec`; in a program that is traced
+// each time that the program runs. `fill` owns what it needs.
+template <typename Fill>
+void draw(const at::Tensor& local, const SpecPtr& spec,
+          const std::optional<at::Generator>& generator, const Fill& fill) {
+  if (!is_traced(local)) {
+    fill(local, box_of(spec), next_random_operation(generator));
+    return;
+  }
+  trace_call(local, local, [spec, generator, fill](const at::Tensor& to, const at::Tensor&) {
+    fill(to, box_of(spec), next_random_operation(generator));
+  });
+}
 
 }  // namespace meshrun

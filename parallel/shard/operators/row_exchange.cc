@@ -6,8 +6,8 @@
 #include "ATen/ops/bincount.h"
 #include "ATen/ops/bucketize.h"
 #include "ATen/ops/index_select.h"
-#include "ATen/ops/tensor.h"
 #include "parallel/base/extents.h"
+#include "parallel/base/traced_calls.h"
 #include "parallel/collectives/all_to_all_v.h"
 
 namespace meshrun {
@@ -94,9 +94,7 @@ at::Tensor exchange_rows(const at::Tensor& local, const ShardMesh::Ptr& mesh, in
     }
     begin = end;
   }
-  const auto indices = [&](const Lengths& values) {
-    return at::tensor(values, at::kLong).to(local.device());
-  };
+  const auto indices = [&](const Lengths& values) { return constant(values).to(local.device()); };
   const at::Tensor packed = at::index_select(local, dim, indices(sent));
   const at::Tensor arrived =
       all_to_all_v(packed, send_sizes, receive_sizes, dim, dim, GroupArgument(peers.group));
@@ -108,9 +106,7 @@ RowRoute::RowRoute(const at::Tensor& rows, const ShardMesh::Ptr& mesh, const Dim
   group_ = peers.group;
   Lengths ends(to.sizes.size());
   std::partial_sum(to.sizes.begin(), to.sizes.end(), ends.begin());
-  const auto on_device = [&](const Lengths& values) {
-    return at::tensor(values, at::kLong).to(rows.device());
-  };
+  const auto on_device = [&](const Lengths& values) { return constant(values).to(rows.device()); };
   // The first piece that ends behind the row. A row beyond the last one was refused, or fails an
   // assertion of its device.
   const at::Tensor piece = at::bucketize(rows, on_device(ends), /*out_int32=*/false, /*right=*/true)

@@ -5,6 +5,7 @@
 #include "ATen/CPUGeneratorImpl.h"
 #include "ATen/Context.h"
 #include "fmt/format.h"
+#include "parallel/base/traced_calls.h"
 
 namespace meshrun {
 namespace {
@@ -38,6 +39,7 @@ RandomOperation& current(Counting& state) {
 }  // namespace
 
 RandomOperation next_random_operation(const std::optional<at::Generator>& generator) {
+  if (is_tracing()) throw NotTraceableError("random numbers that an operator draws by itself");
   if (generator && generator->defined() &&
       generator->unsafeGetGeneratorImpl() !=
           at::detail::getDefaultCPUGenerator().unsafeGetGeneratorImpl()) {

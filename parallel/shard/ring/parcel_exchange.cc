@@ -63,7 +63,7 @@ ParcelExchange::ParcelExchange(const GroupArgument::Handle& group, c10::Device d
   spec.cut.sizes.assign(input_sizes.begin(), input_sizes.end());
   spec.received.sizes.assign(output_sizes.begin(), output_sizes.end());
   spec.async = true;
-  work_ = VCollectivesOf(group, device.type())->run(output_, input_, std::move(spec));
+  work_ = run_v_collective(group, device.type(), output_, input_, std::move(spec));
 }
 
 void ParcelExchange::wait() {

@@ -14,6 +14,7 @@
 #include "c10/util/safe_numerics.h"
 #include "fmt/format.h"
 #include "fmt/ranges.h"
+#include "parallel/base/traced_calls.h"
 #include "parallel/shard/tensor/leaf_gradient.h"
 
 namespace meshrun {
@@ -25,7 +26,9 @@ std::atomic<bool> any_made{false};
 c10::DispatchKeySet keys_of(const at::Tensor& local) {
   const c10::DispatchKeySet backend =
       local.key_set() & c10::DispatchKeySet(c10::DispatchKeySet::RAW, c10::full_backend_mask);
-  return backend | c10::DispatchKeySet(kOperatorKey) | c10::DispatchKeySet(kFunctionKey);
+  const c10::DispatchKeySet keys =
+      backend | c10::DispatchKeySet(kOperatorKey) | c10::DispatchKeySet(kFunctionKey);
+  return is_traced(local) ? keys.add(kTracedKey) : keys;
 }
 
 // What still writes a local tensor, as the tensor and its copies share it: the first of their
