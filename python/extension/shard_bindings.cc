@@ -13,8 +13,10 @@
 #include <vector>
 
 #include "ATen/core/Tensor.h"
+#include "parallel/base/traced_calls.h"
 #include "parallel/manager/distributed_manager.h"
 #include "parallel/nn/distribute_module.h"
+#include "parallel/shard/dispatch/local_map.h"
 #include "parallel/shard/dispatch/promotion.h"
 #include "parallel/shard/scatter_tensor.h"
 #include "parallel/shard/shard_tensor.h"
@@ -183,6 +185,10 @@ void bind_tensors(py::module_& shard) {
       py::arg("local"), py::arg("mesh"), py::arg("placements"), py::arg("shapes"),
       py::arg("global_shape"), py::arg("grad_placements") = py::none(), Free());
   shard.def(
+      "from_parts",
+      [](const at::Tensor& local, const SpecPtr& spec) { return meshrun::from_local(local, spec); },
+      py::arg("local"), py::arg("spec"), Free());
+  shard.def(
       "local", [](const at::Tensor& tensor) { return alias_of(tensor); }, py::arg("tensor"),
       Free());
   shard.def(
@@ -236,6 +242,10 @@ void bind_modules(py::module_& shard) {
       py::arg("entries"), py::arg("mesh"), Free());
 }
 
+struct Tracing {
+  std::optional<TracingScope> scope;
+};
+
 // The guards of C++ as functions that give the state before.
 void bind_modes(py::module_& shard) {
   shard.def("promotion_mode", [] { return static_cast<int>(promotion_mode()); });
@@ -243,6 +253,10 @@ void bind_modes(py::module_& shard) {
       "set_promotion_mode", [](int mode) { set_promotion_mode(static_cast<PromotionMode>(mode)); },
       py::arg("mode"));
   shard.def("announce_plain_leaves", &announce_plain_leaves);
+  py::class_<Tracing>(shard, "Tracing")
+      .def(py::init<>())
+      .def("__enter__", [](Tracing& self) { self.scope.emplace(); })
+      .def("__exit__", [](Tracing& self, const py::args& /*raised*/) { self.scope.reset(); });
   shard.def("patches_enabled", &ShardTensor::patches_enabled);
   shard.def(
       "exclude_patches",

@@ -9,12 +9,15 @@ import io
 import os
 import pickle
 import sys
+import warnings
 
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch._dynamo.utils import counters
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
+from torch.nn import functional
 
 from meshrun.distributed import DistributedManager
 from meshrun.domain_parallel import (ShardTensor, ShardTensorError, ShardTensorSpec, TensorPromotionMode, scatter_tensor,
@@ -375,25 +378,120 @@ def programs_without_sharded_tensors_compile_as_before(rank, size, mesh):
     close(torch.as_tensor(torch.compile(lambda a: a.numpy().sum(), backend="eager")(x)), x.sum())
 
 
-def compiled_programs_break_at_sharded_tensors(rank, size, mesh):
-    net = nn.Sequential(nn.Linear(4, 5), nn.GELU(), nn.Linear(5, 1)).double()
+def seeded_anew(seed, x):
+    """Sharded tensors begin again with their random numbers at another seed."""
+    torch.manual_seed(seed + 1)
+    functional.dropout(x, 0.5)
+    torch.manual_seed(seed)
+
+
+def compiled_alike(program, *inputs, backend="aot_eager", most=1e-12, times=2, fullgraph=True):
+    """Runs the program as written and compiled, forward and backward, with the same random numbers; all must be equal."""
+    results = []
+    for run in (program, torch.compile(program, backend=backend, fullgraph=fullgraph)):
+        seeded_anew(5, inputs[0])
+        for _ in range(times):
+            given = [x.detach().requires_grad_(x.is_floating_point()) if isinstance(x, torch.Tensor) else x for x in inputs]
+            value = run(*given)
+            value.backward()
+            results.append([x.full_tensor() if isinstance(x, ShardTensor) else x for x in
+                            [value.detach(), *(x.grad for x in given if isinstance(x, torch.Tensor) and x.grad is not None)]])
+    for expected, got in zip(results[:times], results[times:]):
+        assert len(expected) == len(got)
+        for a, b in zip(got, expected):
+            close(a, b, most)
+
+
+def programs_on_sharded_tensors_compile(rank, size, mesh):
+    net = nn.Sequential(nn.Linear(4, 6), nn.LayerNorm(6), nn.GELU(), nn.Dropout(0.3), nn.Linear(6, 4)).double()
 
     def program(x, y):
         z = (y * 2).sin().sum()
-        return net(x).sum() + z
+        return (net(x) + x).square().sum() + z + x.mean(0).softmax(-1).sum()
 
+    counters["meshrun"].clear()
     x, y = sharded(whole(6, 4), 0, rank, size, mesh), whole(3)
-    results = []
+    compiled_alike(program, x, y)
+    assert counters["meshrun"] == {"compiled programs": 1}, counters["meshrun"]
+    for parameter in net.parameters():
+        assert not isinstance(parameter.grad, ShardTensor)
+    # A pooled field, whose halos travel, and a product of two sharded operands.
+    field = sharded(whole(1, 2, 9, 5), 2, rank, size, mesh)
+    conv = nn.Conv2d(2, 3, 3, padding=1).double()
+    compiled_alike(lambda f: functional.max_pool2d(conv(f), 3, 2, 1).pow(2).sum(), field)
+    compiled_alike(lambda a, b: (a @ b.transpose(0, 1)).tanh().sum(), x, sharded(whole(6, 4, seed=2), 0, rank, size, mesh))
+    q = sharded(whole(1, 2, 7, 4), 2, rank, size, mesh)
+    compiled_alike(lambda q: functional.scaled_dot_product_attention(q, q * 2, q + 1).square().sum(), q)
+    # Parameters get whole gradients, as written and compiled.
+    gradients = []
     for run in (program, torch.compile(program, backend="aot_eager")):
-        for _ in range(2):
-            given = x.detach().requires_grad_()
-            value = run(given, y)
-            value.backward()
-            results.append((value.full_tensor().detach(), given.grad.full_tensor()))
-    for value, gradient in results[1:]:
-        close(value, results[0][0])
-        close(gradient, results[0][1])
-    raises(RuntimeError, lambda: torch.compile(program, backend="eager", fullgraph=True)(x, y), "ShardTensor", "fullgraph=True")
+        seeded_anew(6, x)
+        net.zero_grad()
+        run(x, y).backward()
+        gradients.append([parameter.grad.clone() for parameter in net.parameters()])
+    for a, b in zip(*gradients):
+        close(a, b)
+
+
+def compiled_programs_are_for_one_layout(rank, size, mesh):
+    counters["meshrun"].clear()
+    program = torch.compile(lambda x: (x * 2).sum(0).exp(), backend="aot_eager", fullgraph=True)
+    x = whole(6, 4)
+    for dim in (0, 1, 0, 1):
+        close(program(sharded(x, dim, rank, size, mesh)).full_tensor(), (x * 2).sum(0).exp())
+    close(program(ShardTensor.from_local(x, mesh, [Replicate()])).full_tensor(), (x * 2).sum(0).exp())
+    if size > 1:
+        summand = x if rank == 0 else torch.zeros_like(x)
+        close(program(ShardTensor.from_local(summand, mesh, [Partial()])).full_tensor(), (x * 2).sum(0).exp())
+    close(program(x), (x * 2).sum(0).exp())
+    close(program(sharded(whole(5, 4), 0, rank, size, mesh)).full_tensor(), (whole(5, 4) * 2).sum(0).exp())
+    assert counters["meshrun"]["compiled programs"] == (5 if size > 1 else 4), counters["meshrun"]
+    assert "programs as written" not in counters["meshrun"]
+    # Python's numbers become inputs of a graph when they change.
+    times = torch.compile(lambda x, n: (x * n).sum(), backend="aot_eager", fullgraph=True)
+    for n in (2, 3, 4, 5, 3):
+        close(times(sharded(x, 0, rank, size, mesh), n).full_tensor(), x.sum() * n)
+
+
+def compiled_programs_ask_for_parts_outside(rank, size, mesh):
+    x = sharded(whole(6, 4), 0, rank, size, mesh)
+
+    def program(x):
+        y = x.relu()
+        if isinstance(y, ShardTensor):
+            y = y.redistribute(placements=[Replicate()]) + 1
+        return y.to_local().sum() + x.full_tensor().sum() + len(y.placements)
+
+    close(torch.compile(program, backend="aot_eager")(x), program(x))
+    for call in (lambda x: (x * 2).to_local(), lambda x: (x * 2).full_tensor(), lambda x: x.placements):
+        raises(Exception, lambda: torch.compile(call, backend="eager", fullgraph=True)(x), "ShardTensor")
+    assert torch.compile(lambda x: hasattr(x, "spec"), backend="eager")(x)
+    assert not torch.compile(lambda x: hasattr(x * 2, "to_local"), backend="eager", fullgraph=True)(whole(2))
+
+
+def programs_that_cannot_be_compiled_run_as_written(rank, size, mesh):
+    x = sharded(whole(6, 4), 0, rank, size, mesh)
+
+    def looking(x):
+        return x.median() + x.sum()
+
+    def writing(x):
+        x.add_(1)
+        return x.sum()
+
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        close(torch.compile(looking, backend="aot_eager")(x).full_tensor(), looking(x).full_tensor())
+    assert any("leaves a graph" in str(warning.message) for warning in said), [str(warning.message) for warning in said]
+    twice = [x.clone(), x.clone()]
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        close(torch.compile(writing, backend="aot_eager")(twice[0]).full_tensor(), writing(twice[1]).full_tensor())
+    assert any("writes to a sharded tensor" in str(warning.message) for warning in said), [str(warning.message) for warning in said]
+    close(twice[0].full_tensor(), twice[1].full_tensor())
+    raises(RuntimeError, lambda: torch.compile(lambda x: x @ x, backend="aot_eager")(x), "mat")
+    with torch.no_grad():
+        close(torch.compile(lambda x: x.t().exp(), backend="aot_eager")(x).full_tensor(), x.t().exp().full_tensor())
 
 
 @contextlib.contextmanager

@@ -1,10 +1,15 @@
-"""torch.compile and sharded tensors: a compiled program breaks where it meets one, and what is computed from it runs as written.
+"""torch.compile and sharded tensors: how its frontend sees one, and who compiles what it traced.
 
-torch.compile describes a tensor by its storage, which a sharded one has not, and would end with an internal error.
+The frontend traces a sharded tensor as a plain tensor of the global shape, which has no memory. A graph with one among its inputs goes
+to _programs.py with the compiler that the program chose. What reads this rank's part (to_local(), placements, isinstance) breaks the
+graph.
 """
 
+import dataclasses
 import functools
+import sys
 
+import torch
 from torch._subclasses import meta_utils
 from torch._subclasses.fake_tensor import UnsupportedFakeTensorException
 
@@ -15,11 +20,66 @@ _describe = meta_utils.MetaTensorDescriber.describe_tensor
 
 
 @functools.wraps(_describe)
-def _describe_plain(self, tensor, *args, **kwargs):
-    if _is_sharded(tensor):
-        raise UnsupportedFakeTensorException("operators on a ShardTensor run outside of compiled programs: compile functions of local "
-                                             "tensors, or call torch.compile without fullgraph=True")
-    return _describe(self, tensor, *args, **kwargs)
+def _describe_as_whole(self, tensor, *args, **kwargs):
+    if not _is_sharded(tensor):
+        return _describe(self, tensor, *args, **kwargs)
+    if tensor.is_conj() or tensor.is_neg() or tensor.is_inference():
+        raise UnsupportedFakeTensorException("a sharded tensor that is a conjugate, a negative view or made in inference mode is computed "
+                                             "as written, outside of compiled programs")
+    _give_graphs_to_programs()
+    alike = torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype, device="meta")
+    for name in "_dynamo_dynamic_indices", "_dynamo_hint_overrides":
+        if hasattr(tensor, name):
+            setattr(alike, name, getattr(tensor, name))
+    grad = tensor.grad if tensor.is_leaf else None
+    return dataclasses.replace(
+        _describe(self, alike, *args, **kwargs), id=self.get_tensor_id(tensor), device=tensor.device, is_leaf=tensor.is_leaf,
+        requires_grad=tensor.requires_grad, is_parameter=isinstance(tensor, torch.nn.Parameter),
+        grad=None if grad is None else self.describe_tensor(grad))
 
 
-meta_utils.MetaTensorDescriber.describe_tensor = _describe_plain
+meta_utils.MetaTensorDescriber.describe_tensor = _describe_as_whole
+
+
+def _give_graphs_to_programs():
+    """When a sharded tensor is described: the frontend is then loaded, which importing this package does not wait for."""
+    frontend = sys.modules.get("torch._dynamo.output_graph")
+    if frontend is not None:
+        _take_graphs_of(frontend.OutputGraph)
+
+
+@functools.cache
+def _take_graphs_of(graphs):
+    from meshrun.domain_parallel import _programs
+
+    # What it calls there runs as written, without a word.
+    torch._dynamo.trace_rules.add("meshrun.domain_parallel")
+    call_compiler = graphs._call_user_compiler
+
+    @functools.wraps(call_compiler)
+    def call_compiler_of_sharded(self, graph, example_inputs):
+        compiler = self.compiler_fn
+        if any(map(_is_sharded, example_inputs)):
+            self.compiler_fn = functools.partial(_programs.compile, compiler)
+            self.compiler_fn.__name__ = getattr(compiler, "__name__", "compiler")
+        try:
+            return call_compiler(self, graph, example_inputs)
+        finally:
+            self.compiler_fn = compiler
+
+    graphs._call_user_compiler = call_compiler_of_sharded
+
+
+def break_graph_with_sharded(name):
+    """Where the frontend traces a graph with a sharded tensor among its inputs, the program goes on as written: `name` is of a tensor,
+    and the graph has no part of it."""
+    from torch._dynamo.exc import Unsupported
+    from torch._dynamo.symbolic_convert import InstructionTranslator
+
+    try:
+        graph = InstructionTranslator.current_tx().output
+    except (AttributeError, LookupError):
+        return  # the compiler traces
+    if any(_is_sharded(argument.example) for argument in graph.graphargs):
+        raise Unsupported(f"{name!r} of a ShardTensor is not traced: torch.compile without fullgraph=True breaks the graph there",
+                          gb_type="attribute of a ShardTensor")

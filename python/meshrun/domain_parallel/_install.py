@@ -11,6 +11,7 @@ import types
 
 import torch
 
+from meshrun.domain_parallel import _compile
 from meshrun.domain_parallel.errors import memory_is_elsewhere
 from meshrun.torch import _extension
 
@@ -21,6 +22,8 @@ is_sharded = _shard.is_sharded
 def _property(name, get, is_method):
     """What `get` gives of a sharded tensor, or `get` as a method of it. AttributeError for others."""
     def of(tensor):
+        if torch.compiler.is_compiling():
+            _compile.break_graph_with_sharded(name)
         if not is_sharded(tensor):
             raise AttributeError(f"{type(tensor).__name__!r} object has no attribute {name!r}")
         return types.MethodType(get, tensor) if is_method else get(tensor)

@@ -12,5 +12,5 @@ COMMUNICATING = ["all_gather_v", "distributed_transpose", "distributed_transpose
                  "gather_v", "indexed_all_to_all_v", "indexed_all_to_all_v_reverse", "irfft2", "irfft2_adjoint",
                  "reduce_from_parallel_region", "reduce_scatter_v", "rfft2", "rfft2_adjoint", "scatter_v"]
 
-for _name in [*COMMUNICATING, "bagua_keep"]:
+for _name in [*COMMUNICATING, "bagua_keep", "traced_call"]:
     _register_effectful_op(getattr(torch.ops.meshrun, _name).default, EffectType.ORDERED)
