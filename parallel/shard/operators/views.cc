@@ -1,6 +1,7 @@
 // Views of the same elements in another shape or order: the local tensor's view is the part of the
 // global one's.
 #include <numeric>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -13,6 +14,8 @@
 #include "ATen/ops/_conj.h"
 #include "ATen/ops/_neg_view.h"
 #include "ATen/ops/_unsafe_view.h"
+#include "ATen/ops/empty.h"
+#include "ATen/ops/empty_strided.h"
 #include "ATen/ops/view_as_complex.h"
 #include "ATen/ops/view_as_real.h"
 #include "fmt/format.h"
@@ -306,27 +309,46 @@ at::Tensor view_as_complex(const at::Tensor& self) {
                    make_spec(spec->mesh(), selected(spec->layout(), self.dim() - 1, 0)), strides);
 }
 
+// The layout of elements of `to` bytes in the memory of elements of `from` bytes. Absent: an element
+// would lie on two ranks.
+std::optional<ShardLayout> with_element_size(const ShardLayout& layout, int64_t from, int64_t to) {
+  std::vector<DimCut> cuts = layout.cuts();
+  for (int64_t& size : cuts.back().sizes) {
+    if (size * from % to != 0) return std::nullopt;
+    size = size * from / to;
+  }
+  return ShardLayout::with_cuts(layout.mesh_shape(), layout.placements(), std::move(cuts));
+}
+
 at::Tensor view_dtype(const at::Tensor& self, at::ScalarType dtype) {
   const at::AutoDispatchBelowADInplaceOrView guard;
   const SpecPtr& spec = spec_of(self);
+  if (spec->has_partial()) {
+    throw ShardTensorError(fmt::format("view: {} as {} needs values, not summands",
+                                       spec->to_string(), c10::toString(dtype)));
+  }
   const auto from = static_cast<int64_t>(self.element_size());
   const auto to = static_cast<int64_t>(c10::elementSize(dtype));
-  if (spec->has_partial() ||
-      (from != to && (self.dim() == 0 || spec->is_sharded(self.dim() - 1)))) {
+  if (from == to) return wrap_view(local_of(self).view(dtype), spec, self.strides());
+  // LibTorch's errors, which are of the whole tensor.
+  at::empty_strided(self.sizes(), self.strides(), self.options().device(at::kMeta)).view(dtype);
+  const auto layout = with_element_size(spec->layout(), from, to);
+  if (!layout) {
     throw ShardTensorError(fmt::format(
-        "view: {} as {} needs values, not summands, and a whole last dimension where elements "
-        "have another size",
+        "view: {} as {} has elements that lie on two ranks: redistribute the last dimension first",
         spec->to_string(), c10::toString(dtype)));
   }
-  const at::Tensor local = local_of(self).view(dtype);
-  if (from == to) return wrap_view(local, spec, self.strides());
+  const SpecPtr seen = make_spec(spec->mesh(), *layout);
   c10::DimVector strides(self.strides());
   for (int64_t& stride : strides) stride = stride * from / to;
   strides.back() = 1;
-  return wrap_view(local,
-                   make_spec(spec->mesh(), with_extent(spec->layout(), self.dim() - 1,
-                                                       self.size(-1) * from / to)),
-                   strides);
+  const at::Tensor& own = local_of(self);
+  if (own.numel() == 0) {  // of any strides
+    return wrap_view(at::empty(seen->local_shape(), own.options().dtype(dtype)), seen, strides);
+  }
+  // Expanded memory, which nobody writes, says that it is contiguous.
+  const at::Tensor local = self.is_contiguous() ? own.contiguous() : own;
+  return wrap_view(local.view(dtype), seen, strides);
 }
 
 const Movement kView = {"any", "nothing", "nothing"};
@@ -377,7 +399,8 @@ const bool kRegistered =
                          "dimension; else an error",
                          "nothing", "nothing"})
         .below_autograd("aten::view.dtype", &view_dtype,
-                        {"Shard and Replicate; of another element size the last dimension is whole",
+                        {"Shard and Replicate; a larger element that would lie on two ranks is an "
+                         "error",
                          "nothing", ""})
         .registered();
 

@@ -250,6 +250,20 @@ OperatorCase same_memory(Draw& draw) {
       }};
 }
 
+// Elements of half the size fit everywhere; back again none lies on two ranks.
+OperatorCase other_elements(Draw& draw) {
+  const Lengths shape = shape_of(draw, 2);
+  OperatorCase drawn{"view.dtype", {draw.normal(shape)}, [](const Tensors& t) {
+                       const at::Tensor values = t[0].detach().abs() + 1;
+                       const bool is_wide = values.element_size() == 8;
+                       const at::Tensor halves = values.view(is_wide ? at::kInt : at::kShort);
+                       return Tensors{halves, halves.view(values.scalar_type())};
+                     }};
+  drawn.equality = Equality::kBits;
+  drawn.no_partial = true;
+  return drawn;
+}
+
 // What has no meaning without the global memory raises, and says what to do.
 OperatorCase refused(Draw& draw) {
   return {"as_strided, view", {draw.normal({3, 4})}, [](const Tensors& t) {
@@ -289,8 +303,8 @@ OperatorCase row_gradients(Draw& draw) {
 const bool kRegistered = register_operator_cases("views", [](Draw& draw) {
   using Drawn = OperatorCase (*)(Draw&);
   return draw.one_of<Drawn>({&reshape, &heads, &order, &squeezed, &expanded, &parts, &parts,
-                             &diagonal, &complex, &windows, &same_memory, &refused, &row_gradients,
-                             &in_place, &in_place})(draw);
+                             &diagonal, &complex, &windows, &same_memory, &other_elements, &refused,
+                             &row_gradients, &in_place, &in_place})(draw);
 });
 
 }  // namespace
