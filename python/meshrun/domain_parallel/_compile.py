@@ -52,8 +52,9 @@ def _give_graphs_to_programs():
 def _take_graphs_of(graphs):
     from meshrun.domain_parallel import _programs
 
-    # What it calls there runs as written, without a word.
-    torch._dynamo.trace_rules.add("meshrun.domain_parallel")
+    # What a program calls of these runs as written, without a word. Those of local tensors (halo, ring, grad_ops) are traced.
+    for name in "_dtensor", "_install", "_meshes", "_module", "_scatter", "_spec", "_sync", "_tensor":
+        torch._dynamo.trace_rules.add(f"meshrun.domain_parallel.{name}")
     call_compiler = graphs._call_user_compiler
 
     @functools.wraps(call_compiler)
