@@ -18,6 +18,7 @@
 #include "parallel/nn/distribute_module.h"
 #include "parallel/shard/dispatch/local_map.h"
 #include "parallel/shard/dispatch/promotion.h"
+#include "parallel/shard/neighborhood/neighborhood_attention.h"
 #include "parallel/shard/scatter_tensor.h"
 #include "parallel/shard/shard_tensor.h"
 #include "python/extension/holders.h"
@@ -226,6 +227,20 @@ void bind_tensors(py::module_& shard) {
       py::arg("global_shape"), py::arg("dtype"), py::arg("requires_grad"), Free());
 }
 
+void bind_attention(py::module_& shard) {
+  shard.def(
+      "neighborhood_attention",
+      [](const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
+         Lengths kernel_size, Lengths dilation, std::vector<bool> is_causal,
+         std::optional<double> scale) {
+        return neighborhood_attention(
+            query, key, value,
+            {std::move(kernel_size), std::move(dilation), std::move(is_causal), scale});
+      },
+      py::arg("query"), py::arg("key"), py::arg("value"), py::arg("kernel_size"),
+      py::arg("dilation"), py::arg("is_causal"), py::arg("scale"), Free());
+}
+
 // Name, tensor, and whether it is a parameter.
 using Entry = std::tuple<std::string, at::Tensor, bool>;
 
@@ -272,6 +287,7 @@ void bind_shard(py::module_& module) {
   bind_meshes(shard);
   bind_specs(shard);
   bind_tensors(shard);
+  bind_attention(shard);
   bind_modules(shard);
   bind_modes(shard);
 }

@@ -241,6 +241,9 @@ class shard:
     def scatter_tensor(tensor: Optional[Tensor], source: int, mesh: shard.ShardMesh, placements: Sequence[str],
                        global_shape: Optional[Sequence[int]], dtype: Optional[dtype], requires_grad: bool) -> Tensor: ...
     @staticmethod
+    def neighborhood_attention(query: Tensor, key: Tensor, value: Tensor, kernel_size: Sequence[int], dilation: Sequence[int],
+                               is_causal: Sequence[bool], scale: Optional[float]) -> Tensor: ...
+    @staticmethod
     def distribute_module(entries: _Entries, mesh: shard.ShardMesh) -> None: ...
     # 0, 1, 2: disabled, warn, silent; of this thread.
     @staticmethod

@@ -340,6 +340,25 @@ def meshes_are_found_again(rank, size, mesh):
         assert torch.equal(scatter_tensor(x if rank == 3 else None, 3, two, (Replicate(), Shard(0))).full_tensor(), x)
 
 
+def neighbors_attend(rank, size, mesh):
+    from meshrun.domain_parallel.neighborhood import na1d, na2d
+
+    for attend, shape, dim, more in ((na1d, (2, 9, 2, 3), 1, {"dilation": 2}), (na2d, (1, 7, 5, 2, 3), 1, {"is_causal": (True, False)})):
+        q = whole(*shape).requires_grad_()
+        expected = attend(q, q * 2, q + 1, 3, **more)
+        expected.square().sum().backward()
+        own = sharded(whole(*shape), dim, rank, size, mesh, requires_grad=True)
+        got = attend(own, own * 2, own + 1, 3, **more)
+        got.square().sum().backward()
+        close(got.full_tensor().detach(), expected.detach())
+        close(own.grad.full_tensor(), q.grad)
+    x = whole(1, 4, 1, 2)
+    close(na1d(x, x, x, 4), functional.scaled_dot_product_attention(*[x.transpose(1, 2)] * 3).transpose(1, 2))
+    raises(ValueError, lambda: na1d(x, x, x, 5), "kernel_size 5", "4 positions")
+    raises(ValueError, lambda: na2d(x, x, x, (3, 3, 3)), "kernel_size has 3 elements")
+    raises(NotImplementedError, lambda: na1d(x, x, x, 3, stride=2), "stride is 2")
+
+
 def optimizers_train_sharded_parameters(rank, size, mesh):
     x0, target = whole(7, 3), whole(7, 3, seed=5)
     ways = [(torch.optim.AdamW, {}), (torch.optim.AdamW, {"foreach": True}), (torch.optim.AdamW, {"fused": True}),
