@@ -212,12 +212,9 @@ ShardTensor ShardTensor::redistribute(const std::optional<DeviceMesh>& mesh,
                                       const OptionalPlacements& placements,
                                       BoolArgument async_op) const {
   if (!placements) throw ShardTensorError("redistribute needs placements");
-  if (mesh && !(*mesh == spec()->mesh()->device_mesh())) {
-    throw ShardTensorError(
-        fmt::format("redistribute stays on one mesh: the tensor is on {}, and "
-                    "{} was asked",
-                    spec()->mesh()->device_mesh().to_string(), mesh->to_string()));
-  }
+  const DeviceMesh& own = spec()->mesh()->device_mesh();
+  const bool is_other = mesh && !(*mesh == own);
+  if (is_other) check_same_ranks(own, *mesh);
   for (const Placement& placement : *placements) {
     if (placement.is_partial()) {
       throw ShardTensorError(
@@ -226,7 +223,8 @@ ShardTensor ShardTensor::redistribute(const std::optional<DeviceMesh>& mesh,
                       meshrun::to_string(*placements)));
     }
   }
-  const SpecPtr target = target_spec(spec(), *placements);
+  const ShardMesh::Ptr on = is_other ? ShardMesh::of(*mesh) : spec()->mesh();
+  const SpecPtr target = target_spec(spec(), on, *placements);
   return ShardTensor(
       meshrun::redistribute(*this, target, {}, {.own_memory = true, .async = async_op}));
 }

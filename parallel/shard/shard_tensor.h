@@ -95,8 +95,9 @@ class ShardTensor : public at::Tensor {
   // Where this rank's shards begin, for every mesh dimension, and for one; 0 where not sharded.
   std::vector<int64_t> offsets() const;
   int64_t offsets(IntArgument mesh_dim) const;
-  // To Shard and Replicate. Never shares memory with this one. `async_op`: the result's first use
-  // waits.
+  // To Shard and Replicate, on this tensor's mesh (absent) or on another one of the same ranks, in
+  // any order. Gradients come back to this tensor's mesh. Never shares memory with this one.
+  // `async_op`: the result's first use waits. All ranks of a mesh that is new connect its groups.
   ShardTensor redistribute(const std::optional<DeviceMesh>& mesh,
                            const OptionalPlacements& placements,
                            BoolArgument async_op = false) const;

@@ -94,8 +94,10 @@ struct ToLocal : torch::autograd::Function<ToLocal> {
 // `to` where it is Partial as `from` is, and Replicate where it alone is.
 SpecPtr without_new_partial(const SpecPtr& from, const SpecPtr& to) {
   Placements placements = to->placements();
+  const bool has_same_axes = from->mesh() == to->mesh();
   for (size_t axis = 0; axis < placements.size(); ++axis) {
-    if (placements[axis].is_partial() && placements[axis] != from->placements()[axis]) {
+    if (!placements[axis].is_partial()) continue;
+    if (!has_same_axes || placements[axis] != from->placements()[axis]) {
       placements[axis] = Replicate();
     }
   }

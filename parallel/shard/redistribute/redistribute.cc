@@ -1,5 +1,6 @@
 #include "parallel/shard/redistribute/redistribute.h"
 
+#include <algorithm>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -8,6 +9,7 @@
 #include "ATen/ops/empty.h"
 #include "c10/core/impl/VirtualGuardImpl.h"
 #include "fmt/format.h"
+#include "fmt/ranges.h"
 #include "parallel/collectives/all_reduce.h"
 #include "parallel/collectives/plans/planned_collective.h"
 #include "parallel/shard/redistribute/deferred_work.h"
@@ -160,14 +162,31 @@ at::Tensor take(const PreparedStepPtr& prepared, const at::Tensor& local, bool i
 }  // namespace
 
 SpecPtr target_spec(const SpecPtr& from, const Placements& placements) {
-  if (placements == from->placements()) return from;
-  return RedistributionPlans::of(*from).target(from, placements);
+  return target_spec(from, from->mesh(), placements);
+}
+
+SpecPtr target_spec(const SpecPtr& from, const ShardMesh::Ptr& mesh, const Placements& placements) {
+  if (mesh == from->mesh() && placements == from->placements()) return from;
+  return RedistributionPlans::of(*from).target(from, mesh, placements);
+}
+
+void check_same_ranks(const DeviceMesh& from, const DeviceMesh& to) {
+  std::vector<int> before = from.ranks();
+  std::vector<int> after = to.ranks();
+  std::sort(before.begin(), before.end());
+  std::sort(after.begin(), after.end());
+  if (before == after) return;
+  throw ShardTensorError(fmt::format(
+      "a tensor on the ranks [{}] of {} cannot be redistributed to the ranks [{}] of {}: "
+      "both meshes need the same ranks",
+      fmt::join(before, ", "), from.to_string(), fmt::join(after, ", "), to.to_string()));
 }
 
 at::Tensor redistribute_local(const at::Tensor& local, const SpecPtr& from, const SpecPtr& to,
                               WorkPtr* work) {
   if (same(from, to)) return local;
-  if (from->mesh() != to->mesh() || from->global_shape() != to->global_shape()) {
+  const bool grows_partial = from->mesh() != to->mesh() && to->has_partial();
+  if (grows_partial || from->global_shape() != to->global_shape()) {
     throw ShardTensorError(
         fmt::format("cannot redistribute {} to {}", from->to_string(), to->to_string()));
   }
@@ -184,7 +203,7 @@ at::Tensor redistribute_local(const at::Tensor& local, const SpecPtr& from, cons
 }
 
 RedistributionPlan redistribution_plan(const SpecPtr& from, const SpecPtr& to) {
-  return plan_redistribution(from->layout(), to->layout(), from->mesh()->coordinate());
+  return redistribution_plan(*from, *to);
 }
 
 SpecPtr gradient_spec(const SpecPtr& spec) {

@@ -3,9 +3,10 @@
 //
 // All ranks of the mesh call it with the same two specs, in the same order. Internal to
 // parallel/shard, without autograd: ShardTensor::redistribute is the public form.
-// Errors: ShardTensorError (another mesh or global shape; a Partial target that is not one
-// already), and those of the collectives: CollectiveMismatchError on every rank where ranks of one
-// group disagree on the layouts, CollectiveDeadlockError where they wait in different groups.
+// Errors: ShardTensorError (a mesh of other ranks, another global shape; a Partial target that is
+// not one already), and those of the collectives: CollectiveMismatchError on every rank where ranks
+// of one group disagree on the layouts, CollectiveDeadlockError where they wait in different
+// groups.
 #pragma once
 
 #include <cstdint>
@@ -34,7 +35,7 @@ class RedistributionPlans : public SpecPlans {
 
   std::shared_ptr<const Prepared> to(const ShardTensorSpec& from, const ShardTensorSpec& to);
   // What target_spec() returns.
-  SpecPtr target(const SpecPtr& from, const Placements& placements);
+  SpecPtr target(const SpecPtr& from, const ShardMesh::Ptr& mesh, const Placements& placements);
 
   // Plans made in this process.
   static int64_t num_made();
@@ -53,8 +54,16 @@ at::Tensor redistribute_local(const at::Tensor& local, const SpecPtr& from, cons
 // pieces, others are cut by the split rule. Raises ShardTensorError: a Partial that `from` does not
 // have, a dim out of range, another number of placements than the mesh has axes.
 SpecPtr target_spec(const SpecPtr& from, const Placements& placements);
+// The same on `mesh`, which has the same ranks. On another mesh than `from`'s the split rule cuts
+// all dimensions.
+SpecPtr target_spec(const SpecPtr& from, const ShardMesh::Ptr& mesh, const Placements& placements);
+
+// Raises ShardTensorError, with the ranks of both, where they are not the same ones. Their order is
+// of no account.
+void check_same_ranks(const DeviceMesh& from, const DeviceMesh& to);
 
 // The steps from one layout to the other, as this rank takes them.
+RedistributionPlan redistribution_plan(const ShardTensorSpec& from, const ShardTensorSpec& to);
 RedistributionPlan redistribution_plan(const SpecPtr& from, const SpecPtr& to);
 
 // Spec of the gradient of a tensor with `spec`: a Partial becomes Replicate, since every summand

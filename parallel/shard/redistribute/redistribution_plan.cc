@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <map>
 #include <numeric>
 #include <optional>
 #include <utility>
@@ -300,6 +301,81 @@ class Planner {
   std::vector<Step> steps_;
 };
 
+// A part of the global tensor that goes from one rank to another.
+struct Transfer {
+  size_t sender;
+  size_t receiver;
+  Box box;
+};
+
+// All ranks' transfers, the same on all of them. Ranks are numbers of `from`'s mesh.
+std::vector<Transfer> transfers(const ShardLayout& from, const std::vector<Lengths>& from_ranks,
+                                const std::vector<Box>& wanted) {
+  struct Piece {
+    Box box;
+    std::vector<size_t> owners;
+  };
+  std::map<Lengths, Piece> pieces;  // by place along every dimension
+  std::vector<const Piece*> held;
+  for (size_t rank = 0; rank < from_ranks.size(); ++rank) {
+    Lengths place;
+    for (int64_t dim = 0; dim < from.ndim(); ++dim) {
+      place.push_back(from.piece(dim, from_ranks[rank]));
+    }
+    Piece& piece = pieces[place];
+    if (piece.owners.empty()) piece.box = from.box(from_ranks[rank]);
+    piece.owners.push_back(rank);
+    held.push_back(&piece);
+  }
+  std::vector<Transfer> all;
+  Lengths sent(from_ranks.size());
+  for (size_t receiver = 0; receiver < from_ranks.size(); ++receiver) {
+    for (const auto& [place, piece] : pieces) {
+      if (held[receiver] == &piece) continue;
+      Box box = intersect(piece.box, wanted[receiver]);
+      const int64_t elements = numel(box);
+      if (elements == 0) continue;
+      const size_t sender =
+          *std::min_element(piece.owners.begin(), piece.owners.end(),
+                            [&](size_t a, size_t b) { return sent[a] < sent[b]; });
+      sent[sender] += elements;
+      all.push_back({sender, receiver, std::move(box)});
+    }
+  }
+  return all;
+}
+
+// From a layout without Partial. Rank `self` holds the box from.box(from_ranks[self]).
+Step mesh_change(const ShardLayout& from, const std::vector<Lengths>& from_ranks,
+                 const std::vector<Box>& wanted, size_t self) {
+  Step step{.kind = Kind::kExchange, .axis = Step::kWholeMesh};
+  const Box held = from.box(from_ranks[self]);
+  const Box& own = wanted[self];
+  const Box nothing{Lengths(held.sizes.size()), Lengths(held.sizes.size())};
+  step.sent.assign(from_ranks.size(), nothing);
+  step.received.assign(from_ranks.size(), nothing);
+  step.sent_sizes.resize(from_ranks.size());
+  step.received_sizes.resize(from_ranks.size());
+  const std::vector<Transfer> all = transfers(from, from_ranks, wanted);
+  step.is_on_wire = !all.empty();
+  for (const Transfer& transfer : all) {
+    if (transfer.sender == self) {
+      step.sent[transfer.receiver] = within(transfer.box, held);
+      step.sent_sizes[transfer.receiver] = numel(transfer.box);
+    }
+    if (transfer.receiver == self) {
+      step.received[transfer.sender] = within(transfer.box, own);
+      step.received_sizes[transfer.sender] = numel(transfer.box);
+      step.received_elements += numel(transfer.box);
+    }
+  }
+  const Box kept = intersect(held, own);
+  step.own_from = within(kept, held);
+  step.own_to = within(kept, own);
+  step.shape = own.sizes;
+  return step;
+}
+
 }  // namespace
 
 int64_t RedistributionPlan::received_elements() const {
@@ -321,6 +397,38 @@ RedistributionPlan plan_redistribution(const ShardLayout& from, const ShardLayou
   plan.digest = (from.hash() * 0x9e37'79b9'7f4a'7c15 + to.hash()) | 1;  // 0: nothing to compare
   plan.words = fmt::format(" (redistribution of [{}] from {} to {})",
                            fmt::join(from.global_shape(), ", "), described(from), described(to));
+  return plan;
+}
+
+RedistributionPlan plan_mesh_change(const ShardLayout& from, const ShardLayout& to,
+                                    const std::vector<int64_t>& numbers,
+                                    const std::vector<int64_t>& coordinate) {
+  Placements placements = from.placements();
+  for (Placement& placement : placements) {
+    if (placement.is_partial()) placement = Replicate();
+  }
+  const ShardLayout reduced = from.with_placements(placements);
+  const std::vector<Lengths> from_ranks = all_coordinates(from.mesh_shape());
+  const std::vector<Lengths> to_ranks = all_coordinates(to.mesh_shape());
+  std::vector<Box> wanted;
+  for (const int64_t number : numbers) {
+    wanted.push_back(to.box(to_ranks[static_cast<size_t>(number)]));
+  }
+  const auto self = static_cast<size_t>(
+      std::find(from_ranks.begin(), from_ranks.end(), coordinate) - from_ranks.begin());
+  RedistributionPlan plan;
+  plan.steps = Planner(from, reduced, coordinate).steps();
+  plan.steps.push_back(mesh_change(reduced, from_ranks, wanted, self));
+  plan.digest = from.hash() * 0x9e37'79b9'7f4a'7c15 + to.hash();
+  for (const int64_t number : numbers) {
+    plan.digest = (plan.digest ^ static_cast<uint64_t>(number)) * 0x9e37'79b9'7f4a'7c15;
+  }
+  plan.digest |= 1;  // 0: nothing to compare
+  plan.words = fmt::format(
+      " (redistribution of [{}] from {} on a mesh of {} to {} on a mesh of {}, where its ranks are "
+      "[{}])",
+      fmt::join(from.global_shape(), ", "), described(from), fmt::join(from.mesh_shape(), "x"),
+      described(to), fmt::join(to.mesh_shape(), "x"), fmt::join(numbers, ", "));
   return plan;
 }
 

@@ -8,6 +8,9 @@
 //   4. what 3 cannot reach, or not with the fewest bytes (pieces that do not nest): one all-to-all
 //      of boxes, packed once
 //
+// On another mesh of the same ranks: Partial axes are reduced, then one all-to-all of boxes. Where
+// several ranks have a piece, the one that sends least so far sends it: plan_mesh_change().
+//
 // In 3 and 4 a rank receives the part of its new box that it does not hold, once, from the rank
 // that holds it and shares its other coordinates: no plan moves less. Pure, without LibTorch;
 // all ranks that give the same two layouts make steps of the same kinds over the same axes.
@@ -29,7 +32,8 @@ struct RedistributionStep {
     kAllGather,      // over `axis`, of sent_sizes along sent_dim
     kAllToAll,       // over `axis`: sent_sizes along sent_dim go out, received_sizes along
                      // received_dim come in
-    kExchange,       // over `axis`: a box to each rank and from each
+    kExchange,       // over `axis`: a box to each rank and from each; into new memory, also where
+                     // nothing is sent
   };
   static constexpr int64_t kWholeMesh = -1;
 
@@ -70,6 +74,13 @@ struct RedistributionPlan {
 // `to` is Partial, `from` is the same Partial.
 RedistributionPlan plan_redistribution(const ShardLayout& from, const ShardLayout& to,
                                        const std::vector<int64_t>& coordinate);
+
+// Plan of the rank at `coordinate` of `from`'s mesh, where `to` is on another mesh of the same
+// ranks and has no Partial. `numbers`: the rank that is number i of `from`'s mesh, row-major, is
+// number numbers[i] of `to`'s. Groups are those of `from`'s mesh.
+RedistributionPlan plan_mesh_change(const ShardLayout& from, const ShardLayout& to,
+                                    const std::vector<int64_t>& numbers,
+                                    const std::vector<int64_t>& coordinate);
 
 // Elements of its new box that the rank does not hold.
 int64_t lacking_elements(const ShardLayout& from, const ShardLayout& to,

@@ -1,6 +1,7 @@
 #include "parallel/shard/redistribute/redistribution_plans.h"
 
 #include <atomic>
+#include <map>
 #include <mutex>
 #include <utility>
 
@@ -57,8 +58,7 @@ PreparedStepPtr prepare(RedistributionStep step, const RedistributionPlan& plan,
 std::shared_ptr<RedistributionPlans::Prepared> prepare(const ShardTensorSpec& from,
                                                        const ShardTensorSpec& to) {
   ++plans_made;
-  RedistributionPlan plan =
-      plan_redistribution(from.layout(), to.layout(), from.mesh()->coordinate());
+  const RedistributionPlan plan = redistribution_plan(from, to);
   auto prepared = std::make_shared<RedistributionPlans::Prepared>();
   prepared->may_go_on = plan.steps.size();
   for (size_t i = 0; i < plan.steps.size(); ++i) {
@@ -73,7 +73,29 @@ std::shared_ptr<RedistributionPlans::Prepared> prepare(const ShardTensorSpec& fr
   return prepared;
 }
 
-ShardLayout target_layout(const ShardTensorSpec& from, Placements placements) {
+// On a mesh of the same ranks: number of the rank in `to` that is number i of `from`.
+std::vector<int64_t> numbers_in(const DeviceMesh& to, const DeviceMesh& from) {
+  check_same_ranks(from, to);
+  std::map<int, int64_t> by_rank;
+  for (const int rank : to.ranks()) by_rank.emplace(rank, static_cast<int64_t>(by_rank.size()));
+  std::vector<int64_t> numbers;
+  for (const int rank : from.ranks()) numbers.push_back(by_rank.at(rank));
+  return numbers;
+}
+
+// What target_spec() says.
+ShardLayout target_layout(const ShardTensorSpec& from, const ShardMesh& mesh,
+                          Placements placements) {
+  if (&mesh != from.mesh().get()) {
+    for (const Placement& placement : placements) {
+      if (!placement.is_partial()) continue;
+      throw ShardLayoutError(
+          fmt::format("{} cannot be redistributed to {} on another mesh: a target is Shard or "
+                      "Replicate on every axis",
+                      to_string(from.placements()), to_string(placements)));
+    }
+    return ShardLayout::split(mesh.shape(), std::move(placements), from.global_shape());
+  }
   const ShardLayout& layout = from.layout();
   placements = normalized(std::move(placements), layout.ndim());
   if (placements.size() != layout.placements().size()) {
@@ -99,12 +121,22 @@ ShardLayout target_layout(const ShardTensorSpec& from, Placements placements) {
 
 }  // namespace
 
+RedistributionPlan redistribution_plan(const ShardTensorSpec& from, const ShardTensorSpec& to) {
+  const std::vector<int64_t>& coordinate = from.mesh()->coordinate();
+  if (from.mesh() == to.mesh()) return plan_redistribution(from.layout(), to.layout(), coordinate);
+  return plan_mesh_change(from.layout(), to.layout(),
+                          numbers_in(to.mesh()->device_mesh(), from.mesh()->device_mesh()),
+                          coordinate);
+}
+
 struct RedistributionPlans::State {
   struct Plan {
+    ShardMesh::Ptr mesh;
     ShardLayout to;
     std::shared_ptr<const Prepared> prepared;
   };
   struct Target {
+    ShardMesh::Ptr mesh;
     Placements placements;
     WeakSpec spec;
   };
@@ -129,28 +161,29 @@ std::shared_ptr<const RedistributionPlans::Prepared> RedistributionPlans::to(
   {
     const std::lock_guard lock(state_->mutex);
     for (const State::Plan& plan : state_->plans) {
-      if (plan.to == to.layout()) return plan.prepared;
+      if (plan.mesh == to.mesh() && plan.to == to.layout()) return plan.prepared;
     }
   }
   std::shared_ptr<const Prepared> prepared = prepare(from, to);
   const std::lock_guard lock(state_->mutex);
-  state_->plans.add({to.layout(), prepared});
+  state_->plans.add({to.mesh(), to.layout(), prepared});
   return prepared;
 }
 
-SpecPtr RedistributionPlans::target(const SpecPtr& from, const Placements& placements) {
+SpecPtr RedistributionPlans::target(const SpecPtr& from, const ShardMesh::Ptr& mesh,
+                                    const Placements& placements) {
   {
     const std::lock_guard lock(state_->mutex);
     for (const State::Target& target : state_->targets) {
-      if (target.placements != placements) continue;
+      if (target.mesh != mesh || target.placements != placements) continue;
       if (SpecPtr spec = target.spec.lock()) return spec;
     }
   }
   SpecPtr spec = SpecFamily::relative(
-      from, with_shard_errors([&] { return target_layout(*from, placements); }),
+      from, mesh, with_shard_errors([&] { return target_layout(*from, *mesh, placements); }),
       SpecFamily::By::kRedistribution);
   const std::lock_guard lock(state_->mutex);
-  state_->targets.add({placements, WeakSpec(spec)});
+  state_->targets.add({mesh, placements, WeakSpec(spec)});
   return spec;
 }
 

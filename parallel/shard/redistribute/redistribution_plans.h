@@ -104,8 +104,9 @@ class SpecFamily : public RedistributionPlans {
     return static_cast<SpecFamily&>(RedistributionPlans::of(spec));
   }
 
-  // The one with that layout in the family of `member`; made where there is none.
-  static SpecPtr relative(const SpecPtr& member, ShardLayout layout, By by);
+  // The one with that layout on that mesh in the family of `member`; made where there is none.
+  static SpecPtr relative(const SpecPtr& member, const ShardMesh::Ptr& mesh, ShardLayout layout,
+                          By by);
 
   // As derived_specs() found them; empty where it did not, or where one is gone.
   DerivedSpecs derived(c10::ArrayRef<int64_t> key, c10::ArrayRef<const SpecPtr*> operands);

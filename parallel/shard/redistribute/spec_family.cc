@@ -4,7 +4,11 @@
 
 namespace meshrun {
 
-SpecPtr SpecFamily::relative(const SpecPtr& member, ShardLayout layout, By by) {
+SpecPtr SpecFamily::relative(const SpecPtr& member, const ShardMesh::Ptr& mesh, ShardLayout layout,
+                             By by) {
+  const auto is_wanted = [&](const SpecPtr& spec) {
+    return spec->mesh() == mesh && spec->layout() == layout;
+  };
   SpecPtr root = member;
   {
     SpecFamily& own = of(*member);
@@ -13,16 +17,16 @@ SpecPtr SpecFamily::relative(const SpecPtr& member, ShardLayout layout, By by) {
       if (SpecPtr known = own.root_->lock()) root = std::move(known);
     }
   }
-  if (root->layout() == layout) return root;
+  if (is_wanted(root)) return root;
   SpecFamily& family = of(*root);
   SpecPtr made;
   const std::lock_guard lock(family.mutex_);
   for (const auto* kept : {&family.redistributed_, &family.operated_}) {
     for (const SpecPtr& spec : *kept) {
-      if (spec->layout() == layout) return spec;
+      if (is_wanted(spec)) return spec;
     }
   }
-  made = make_spec(root->mesh(), std::move(layout));
+  made = make_spec(mesh, std::move(layout));
   of(*made).root_ = WeakSpec(root);
   (by == By::kRedistribution ? family.redistributed_ : family.operated_).add(made);
   return made;
@@ -104,7 +108,7 @@ DerivedSpecs derived_specs(c10::ArrayRef<int64_t> key, c10::ArrayRef<const SpecP
       if (same == nullptr && (*operand)->layout() == layout) same = operand;
     }
     specs.push_back(same != nullptr ? *same
-                                    : SpecFamily::relative(first, std::move(layout),
+                                    : SpecFamily::relative(first, first->mesh(), std::move(layout),
                                                            SpecFamily::By::kOperator));
   }
   family.keep(key, operands, specs);

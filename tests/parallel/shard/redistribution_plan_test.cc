@@ -280,6 +280,112 @@ TEST(RedistributionPlanTest, BringsEachElementToItsPlace) {
   }
 }
 
+// Meshes of as many ranks, and those ranks in another order.
+struct TwoMeshes {
+  explicit TwoMeshes(RandomLayouts& random) {
+    const std::vector<std::vector<Lengths>> by_size = {
+        {{1}, {1, 1}},
+        {{2}, {2, 1}, {1, 2}},
+        {{3}, {1, 3}},
+        {{4}, {2, 2}, {4, 1}, {1, 2, 2}, {2, 1, 2}},
+        {{6}, {3, 2}, {2, 3}, {1, 6}},
+        {{8}, {2, 4}, {4, 2}, {2, 2, 2}},
+    };
+    const auto any = [&](const auto& list) {
+      return list[static_cast<size_t>(random.below(static_cast<int64_t>(list.size())))];
+    };
+    const std::vector<Lengths> shapes = any(by_size);
+    from = any(shapes);
+    to = any(shapes);
+    const size_t size = all_coordinates(from).size();
+    for (size_t i = 0; i < size; ++i) numbers.push_back(static_cast<int64_t>(i));
+    if (random.below(2) == 0) return;
+    for (size_t i = size; i-- > 1;) {
+      std::swap(numbers[i],
+                numbers[static_cast<size_t>(random.below(static_cast<int64_t>(i) + 1))]);
+    }
+  }
+
+  Lengths from;
+  Lengths to;
+  Lengths numbers;
+};
+
+TEST(RedistributionPlanTest, AnotherMeshGetsWhatIsLackingAtItsPlaceAndNoElementMore) {
+  RandomLayouts random(13);
+  for (int draw = 0; draw < 800; ++draw) {
+    const TwoMeshes meshes(random);
+    const Lengths shape = {random.below(9), 1 + random.below(5), 1 + random.below(3)};
+    const ShardLayout from = random.layout(meshes.from, shape);
+    const ShardLayout to = random.layout(meshes.to, shape);
+    SCOPED_TRACE("draw " + std::to_string(draw) + ": " + to_string(from.placements()) + " to " +
+                 to_string(to.placements()));
+    Local whole{shape, {}};
+    for (const Lengths& index : all_coordinates(shape)) {
+      whole.numbers.push_back((index[0] * shape[1] + index[1]) * shape[2] + index[2]);
+    }
+    const std::vector<Lengths> ranks = all_coordinates(meshes.from);
+    const std::vector<Lengths> there = all_coordinates(meshes.to);
+    std::vector<RedistributionPlan> plans;
+    std::vector<Local> locals;
+    std::vector<size_t> order;
+    for (size_t rank = 0; rank < ranks.size(); ++rank) {
+      plans.push_back(plan_mesh_change(from, to, meshes.numbers, ranks[rank]));
+      locals.push_back(part_of(whole, from.box(ranks[rank])));
+      order.push_back(rank);
+    }
+    for (size_t rank = 0; rank < ranks.size(); ++rank) {
+      ASSERT_EQ(kinds_of(plans[rank]), std::vector{Kind::kExchange});
+      const RedistributionStep& step = plans[rank].steps[0];
+      EXPECT_EQ(step.is_on_wire, plans[0].steps[0].is_on_wire);
+      EXPECT_EQ(plans[rank].words, plans[0].words);
+      EXPECT_EQ(plans[rank].digest, plans[0].digest);
+      const Box wanted = to.box(there[static_cast<size_t>(meshes.numbers[rank])]);
+      const Box held = from.box(ranks[rank]);
+      EXPECT_EQ(step.shape, wanted.sizes);
+      EXPECT_EQ(step.received_elements, numel(wanted) - numel(intersect(held, wanted)));
+      for (size_t peer = 0; peer < ranks.size(); ++peer) {
+        EXPECT_EQ(step.received_sizes[peer], plans[peer].steps[0].sent_sizes[rank]);
+      }
+      EXPECT_EQ(step.sent_sizes[rank], 0);
+      const Local got = result_of(plans, 0, rank, order, locals);
+      EXPECT_EQ(got.numbers, part_of(whole, wanted).numbers);
+    }
+    if (testing::Test::HasFailure()) return;
+  }
+}
+
+TEST(RedistributionPlanTest, RanksWithTheSamePieceShareWhatTheySendToAnotherMesh) {
+  const ShardLayout from = ShardLayout::split({2, 4}, {Shard(0), Replicate()}, {8, 8});
+  const ShardLayout to = ShardLayout::split({8}, {Shard(1)}, {8, 8});
+  const Lengths numbers = {0, 1, 2, 3, 4, 5, 6, 7};
+  for (const Lengths& rank : all_coordinates({2, 4})) {
+    const RedistributionPlan plan = plan_mesh_change(from, to, numbers, rank);
+    const Lengths& sent = plan.steps[0].sent_sizes;
+    EXPECT_EQ(std::count(sent.begin(), sent.end(), 4), 1);
+    EXPECT_EQ(std::count(sent.begin(), sent.end(), 0), 7);
+  }
+}
+
+TEST(RedistributionPlanTest, SummandsAreReducedBeforeTheyChangeTheMesh) {
+  const ShardLayout from = ShardLayout::split({2, 2}, {Partial(), Shard(0)}, {8, 3});
+  const ShardLayout to = ShardLayout::split({4}, {Shard(0)}, {8, 3});
+  EXPECT_EQ(kinds_of(plan_mesh_change(from, to, {0, 1, 2, 3}, {0, 1})),
+            (std::vector{Kind::kAllReduce, Kind::kExchange}));
+  // Both ranks of a pair have the half that they need a quarter of.
+  const RedistributionPlan plan = plan_mesh_change(from, to, {0, 2, 1, 3}, {0, 1});
+  ASSERT_EQ(kinds_of(plan), (std::vector{Kind::kAllReduce, Kind::kExchange}));
+  EXPECT_FALSE(plan.steps[1].is_on_wire);
+}
+
+TEST(RedistributionPlanTest, AMeshOfOneRankMovesNothing) {
+  const ShardLayout from = ShardLayout::split({1}, {Partial()}, {8, 3});
+  const ShardLayout to = ShardLayout::split({1, 1}, {Shard(0), Shard(1)}, {8, 3});
+  const RedistributionPlan plan = plan_mesh_change(from, to, {0}, {0});
+  ASSERT_EQ(kinds_of(plan), std::vector{Kind::kExchange});
+  EXPECT_FALSE(plan.steps[0].is_on_wire);
+}
+
 TEST(RedistributionPlanTest, ADigestTellsPlansApart) {
   const auto digest = [](const Placements& from, const Placements& to) {
     return plan_of({4}, from, to, {8, 8}).digest;
@@ -287,6 +393,9 @@ TEST(RedistributionPlanTest, ADigestTellsPlansApart) {
   EXPECT_NE(digest({Shard(0)}, {Replicate()}), 0u);
   EXPECT_NE(digest({Shard(0)}, {Replicate()}), digest({Shard(1)}, {Replicate()}));
   EXPECT_NE(digest({Shard(0)}, {Shard(1)}), digest({Shard(1)}, {Shard(0)}));
+  const ShardLayout rows = ShardLayout::split({2}, {Shard(0)}, {8, 8});
+  EXPECT_NE(plan_mesh_change(rows, rows, {0, 1}, {0}).digest,
+            plan_mesh_change(rows, rows, {1, 0}, {0}).digest);
 }
 
 }  // namespace

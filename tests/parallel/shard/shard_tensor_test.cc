@@ -508,7 +508,7 @@ void refuse_wrong_calls(const JoinedWorld& world) {
       [&] {
         x.redistribute(mesh_of_world({1, world.size})->device_mesh(), Placements{Shard(0)});
       },
-      "stays on one mesh");
+      "has 2 axes");
   const auto from = [&](const at::Tensor& local, const Placements& placements,
                         const std::optional<Lengths>& shape = std::nullopt) {
     return ShardTensor::from_local(local, mesh, placements, ShardingShapes::infer(), shape);

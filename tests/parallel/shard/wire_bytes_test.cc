@@ -110,6 +110,25 @@ TEST(WireBytesTest, AMeshOfThreeAxesMovesAlongTheOnesThatChange) {
   EXPECT_EQ(calls(*mesh), 1);
 }
 
+// A block of four becomes two rows of eight: half of it is there.
+TEST(WireBytesTest, AnotherMeshMovesWhatIsLackingInOneCall) {
+  for (int rank = 0; rank < 4; ++rank) {
+    const ShardMesh::Ptr mesh = mesh_without_wire({2, 2}, rank);
+    const ShardMesh::Ptr flat = mesh_without_wire({4}, rank);
+    const SpecPtr blocks =
+        make_spec(mesh, ShardLayout::split({2, 2}, {Shard(0), Shard(1)}, {8, 8}));
+    const SpecPtr rows = target_spec(blocks, flat, {Shard(0)});
+    EXPECT_EQ(redistribute_local(at::ones({4, 4}), blocks, rows).sizes(), at::IntArrayRef({2, 8}));
+    EXPECT_EQ(received_of(*mesh), 2 * 4 * 4);
+    EXPECT_EQ(calls(*mesh), 1);
+    EXPECT_EQ(calls(*flat), 0);
+    // Every rank has all of it.
+    const SpecPtr copies = replicated_spec(mesh, {8, 8});
+    redistribute_local(at::ones({8, 8}), copies, target_spec(copies, flat, {Shard(1)}));
+    EXPECT_EQ(calls(*mesh), 1);
+  }
+}
+
 // An unused piece of a tensor is zeros of this rank's part in the gradient, and nothing moves.
 TEST(WireBytesTest, UnusedPiecesOfASplitCostThisRanksPartAlone) {
   const ShardMesh::Ptr mesh = mesh_without_wire({16}, 3);
