@@ -117,6 +117,7 @@ ShardTensor::ShardTensor(const at::Tensor& local_tensor, const SpecPtr& spec,
   }
   at::Tensor& self = *this;
   self = wrap(local_tensor.detach(), spec);
+  if (!local_tensor.is_inference()) count_writes_with(self, local_tensor);
   if (requires_grad) self.set_requires_grad(true);
 }
 

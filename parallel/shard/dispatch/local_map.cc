@@ -31,10 +31,7 @@ at::Tensor wrap_counted(const at::Tensor& local, const SpecPtr& spec) {
   // Derivatives of sgn() and the like are zeros without memory.
   if (local._is_zerotensor()) return wrap(at::zeros(local.sizes(), local.options()), spec);
   at::Tensor sharded = wrap(local.detach(), spec);
-  c10::TensorImpl* impl = sharded.unsafeGetTensorImpl();
-  if (!impl->is_inference()) {
-    impl->set_version_counter(local.unsafeGetTensorImpl()->version_counter());
-  }
+  count_writes_with(sharded, local);
   return sharded;
 }
 
@@ -128,19 +125,21 @@ at::Tensor summand_of(const at::Tensor& values, const ShardTensorSpec& from,
 
 at::Tensor redistributed(const at::Tensor& tensor, const SpecPtr& to,
                          const RedistributeForm& form) {
-  if (to->has_partial()) {
-    const SpecPtr whole = without_new_partial(spec_of(tensor), to);
-    if (whole != to) {
-      const at::Tensor local = redistribute_local(local_of(tensor), spec_of(tensor), whole);
-      return wrap(summand_of(local, *whole, *to), to);
-    }
-  }
+  const SpecPtr whole = to->has_partial() ? without_new_partial(spec_of(tensor), to) : to;
+  const bool is_async = form.async && whole == to;
   ShardTensorImpl::WorkPtr work;
   const at::Tensor& local = local_of(tensor);
-  at::Tensor moved = redistribute_local(local, spec_of(tensor), to, form.async ? &work : nullptr);
-  if (form.own_memory && moved.is_alias_of(local))
+  at::Tensor moved = redistribute_local(local, spec_of(tensor), whole, is_async ? &work : nullptr);
+  // Alike on all ranks, which take the same steps. What wrap() or a summand makes of it may be a
+  // copy on some of them: all count writes, so that all find the same one.
+  const bool may_share = moved.is_alias_of(local) && !form.own_memory;
+  if (form.own_memory && moved.is_alias_of(local)) {
     moved = moved.clone(at::MemoryFormat::Contiguous);
-  return wrap(std::move(moved), to, std::move(work));
+  }
+  if (whole != to) moved = summand_of(moved, *whole, *to);
+  const at::Tensor result = wrap(std::move(moved), to, std::move(work));
+  if (may_share) count_writes_with(result, tensor);
+  return result;
 }
 
 struct Redistribute : torch::autograd::Function<Redistribute> {
@@ -165,7 +164,7 @@ struct Redistribute : torch::autograd::Function<Redistribute> {
 struct FromLeaf : torch::autograd::Function<FromLeaf> {
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& leaf, const SpecPtr& spec) {
     ctx->set_materialize_grads(false);
-    return wrap(leaf.detach(), spec);
+    return wrap_counted(leaf, spec);
   }
   static variable_list backward(AutogradContext*, const variable_list& gradients) {
     const at::Tensor& gradient = gradients[0];
@@ -186,8 +185,11 @@ SpecPtr with_placements(const SpecPtr& spec, const Placements& placements) {
 }  // namespace
 
 at::Tensor to_local(const at::Tensor& tensor, const SpecPtr& gradient) {
-  if (!wants_gradient(tensor)) return local_of(tensor);
-  return ToLocal::apply(tensor, gradient ? gradient : gradient_spec(spec_of(tensor)));
+  if (wants_gradient(tensor)) {
+    return ToLocal::apply(tensor, gradient ? gradient : gradient_spec(spec_of(tensor)));
+  }
+  // Local operators may save it, for the gradient of another operand.
+  return c10::GradMode::is_enabled() ? alias_of(tensor) : local_of(tensor);
 }
 
 at::Tensor from_local(const at::Tensor& local, const SpecPtr& spec, const SpecPtr& gradient) {

@@ -25,7 +25,7 @@ using Indices = c10::List<std::optional<at::Tensor>>;
 
 at::Tensor gathered(const at::Tensor& tensor, const ShardMesh::Ptr& mesh) {
   if (!is_shard_tensor(tensor)) return tensor;
-  return local_of(redistribute(tensor, replicated_spec(mesh, tensor.sizes())));
+  return to_local(redistribute(tensor, replicated_spec(mesh, tensor.sizes())));
 }
 
 // The tensor and its indices.
@@ -105,7 +105,7 @@ Chosen chosen_by(const at::Tensor& self, const Indices& given, const ShardMesh::
     draft.cut(0, chosen.cut);
     for (at::Tensor& index : chosen.indices) {
       if (index.defined()) {
-        index = local_of(redistribute(index, make_spec(mesh, draft.layout())))
+        index = to_local(redistribute(index, make_spec(mesh, draft.layout())))
                     .to(self.device(), at::kLong);
       }
     }

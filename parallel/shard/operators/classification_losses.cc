@@ -49,9 +49,10 @@ Tensor count(const ClassOperands& operands, int64_t ignore_index) {
 using LocalLoss = std::function<Tensor(const ClassOperands&, int64_t reduction)>;
 
 // The loss of no scores. All ranks exchange gradients of any order: the graph has every operand, as
-// that of a loss has it, quadratic in the scores and linear in the others.
+// that of a loss has it, quadratic in the scores and linear in the others. It saves a copy of the
+// scores, which may be written into: a loss of some rows does not save them.
 Tensor zero_of(const ClassOperands& operands) {
-  Tensor zero = operands.scores.square();
+  Tensor zero = (operands.scores * 1).square();
   if (operands.target.requires_grad()) zero = zero * operands.target;
   if (operands.weight && operands.weight->requires_grad()) {
     zero = zero * operands.weight_along_classes();

@@ -64,7 +64,7 @@ at::Tensor index_select(const at::Tensor& self, int64_t dim, const at::Tensor& i
   if (cut.axes.empty()) {
     const SpecPtr result = make_spec(mesh, draft.layout());
     const at::Tensor local = to_local(rows, partial_where_replicated(spec, result));
-    return from_local(at::index_select(local, dim, local_of(chosen)), result);
+    return from_local(at::index_select(local, dim, to_local(chosen)), result);
   }
   const Lengths wanted = numbers_of(local_of(chosen));
   for (const int64_t row : wanted) {
@@ -114,7 +114,7 @@ at::Tensor gather(const at::Tensor& self, int64_t dim, const at::Tensor& index, 
   }
   const SpecPtr result = make_spec(mesh, draft.layout());
   draft.drop_partial();
-  const at::Tensor index_part = local_of(redistribute(chosen, make_spec(mesh, draft.layout())));
+  const at::Tensor index_part = to_local(redistribute(chosen, make_spec(mesh, draft.layout())));
   from = redistribute(from, make_spec(mesh, source.layout()));
   at::Tensor local = to_local(from, partial_where_replicated(spec_of(from), result));
   if (cut.axes.empty()) {
@@ -163,7 +163,7 @@ at::Tensor embedding(const at::Tensor& weight, const at::Tensor& indices, int64_
   }
   const SpecPtr result = make_spec(mesh, draft.layout());
   const at::Tensor index_part =
-      local_of(redistribute(chosen, make_spec(mesh, index_draft.layout())));
+      to_local(redistribute(chosen, make_spec(mesh, index_draft.layout())));
   at::Tensor local = to_local(table, partial_where_replicated(spec, result));
   const auto rows_at = [&](const at::Tensor& index, int64_t padding) {
     if (local.size(1) > 0) return at::embedding(local, index, padding, scale_grad_by_freq);

@@ -70,7 +70,7 @@ at::Tensor scatter(const at::Tensor& self, int64_t dim, const at::Tensor& index,
   for (const int64_t axis : summed.axes) result.set(axis, Partial());
   const SpecPtr computed = make_spec(mesh, result.layout());
 
-  at::Tensor index_part = local_of(redistribute(places, operand_spec));
+  at::Tensor index_part = to_local(redistribute(places, operand_spec));
   at::Tensor value_part;
   if (values.defined()) {
     values = redistribute(values, operand_spec);

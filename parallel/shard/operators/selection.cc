@@ -183,7 +183,7 @@ at::Tensor take(const at::Tensor& self, const at::Tensor& index) {
   }
   const SpecPtr result = make_spec(mesh, draft.layout());
   draft.drop_partial();
-  const at::Tensor index_part = local_of(redistribute(chosen, make_spec(mesh, draft.layout())));
+  const at::Tensor index_part = to_local(redistribute(chosen, make_spec(mesh, draft.layout())));
   at::Tensor local = to_local(from, partial_where_replicated(spec, result));
   bool is_whole = true;
   for (int64_t d = 0; d < self.dim(); ++d) is_whole &= !spec->is_sharded(d);

@@ -216,6 +216,12 @@ at::Tensor alias_of(const at::Tensor& tensor) {
       tensor.unsafeGetTensorImpl()->version_counter(), kMayChange));
 }
 
+void count_writes_with(const at::Tensor& made, const at::Tensor& other) {
+  c10::TensorImpl* impl = made.unsafeGetTensorImpl();
+  if (impl->is_inference()) return;
+  impl->set_version_counter(other.unsafeGetTensorImpl()->version_counter());
+}
+
 c10::DimVector dense_strides(at::IntArrayRef sizes, at::IntArrayRef strides) {
   c10::DimVector order(sizes.size());
   std::iota(order.begin(), order.end(), 0);

@@ -108,6 +108,11 @@ const SpecPtr& spec_of(const at::Tensor& tensor);
 // together.
 at::Tensor alias_of(const at::Tensor& tensor);
 
+// From now on `made`, a sharded tensor that nobody else has yet, counts writes together with
+// `other`, whose memory it may have: autograd finds what it saved of either where the other was
+// written. An inference tensor counts none.
+void count_writes_with(const at::Tensor& made, const at::Tensor& other);
+
 // A sharded tensor without history, contiguous. `local` has the spec's local shape; it is copied
 // where its memory lies in another order.
 at::Tensor wrap(at::Tensor local, SpecPtr spec, ShardTensorImpl::WorkPtr pending = {});
