@@ -129,6 +129,46 @@ def moves(rank, size, mesh):
     assert torch.equal(local.grad, torch.full_like(local, 2))
 
 
+def moves_to_other_meshes(rank, size, mesh):
+    x, weights = whole(7, 6), whole(7, 6, seed=2)
+    shapes = [(1, size), (size, 1), *([(2, 2)] if size == 4 else [])]
+    others = [init_device_mesh("cpu", shape, mesh_dim_names=("other_rows", "other_columns")) for shape in shapes]
+    backwards = torch.arange(size).flip(0)
+    if DistributedManager.is_initialized():
+        others.append(DeviceMesh("cpu", backwards.reshape(size, 1), mesh_dim_names=("backwards", "alone")))
+        others += [DeviceMesh("cpu", torch.tensor([[0, 2], [1, 3]]), mesh_dim_names=("columns", "rows"))] if size == 4 else []
+    elif size > 1:
+        # torch's groups ascend, and pieces are counted by coordinates.
+        reverse = DeviceMesh("cpu", backwards, mesh_dim_names=("backwards",))
+        raises(ShardTensorError, lambda: ShardTensor.from_local(x, reverse, [Shard(0)]), "order")
+        raises(ShardTensorError, lambda: sharded(x, 0, rank, size, mesh).redistribute(reverse, [Shard(0)]), "order")
+    for other in others:
+        s = sharded(x, 0, rank, size, mesh, requires_grad=True)
+        for placements in ([Shard(1), Shard(0)], [Replicate(), Shard(1)], [Shard(0), Shard(0)], [Replicate(), Replicate()]):
+            moved = s.redistribute(other, placements, async_op=placements[0] == Shard(1))
+            assert moved.placements == tuple(placements) and torch.equal(moved.device_mesh.mesh, other.mesh)
+            assert torch.equal(moved.full_tensor(), x)
+            there = ShardTensor.from_local(weights, other).redistribute(placements=placements)
+            s.grad = None
+            (moved * moved * there).sum().backward()
+            assert s.grad.spec == s.spec
+            close(s.grad.full_tensor(), 2 * x * weights)
+            back = moved.redistribute(mesh, [Shard(0)])
+            assert torch.equal(back.device_mesh.mesh, mesh.mesh) and torch.equal(back.full_tensor(), x)
+        summed = ShardTensor.from_local(x, mesh, [Partial()]).redistribute(other, [Shard(0), Shard(1)])
+        close(summed.full_tensor(), size * x)
+        raises(ShardTensorError, lambda: s.redistribute(other, [Shard(0), Partial()]), "Partial")
+        raises(ShardTensorError, lambda: s.redistribute(other, [Shard(0)]), "2 axes")
+        raises(ValueError, lambda: s + moved, "two meshes")
+    if size == 4:
+        pair = init_device_mesh("cpu", (2, 2), mesh_dim_names=("of_pairs", "pair"))["pair"]
+        own = [rank // 2 * 2, rank // 2 * 2 + 1]
+        raises(ShardTensorError, lambda: s.redistribute(pair, [Shard(0)]), "[0, 1, 2, 3]", f"ranks {own} of")
+        one = ShardTensor.from_local(x, pair)
+        raises(ShardTensorError, lambda: one.redistribute(mesh, [Shard(0)]), f"ranks {own} of", "[0, 1, 2, 3]")
+    raises(TypeError, lambda: s.redistribute("cpu", [Shard(0)]), "DeviceMesh")
+
+
 def prints(rank, size, mesh):
     x = torch.arange(6.0).reshape(3, 2)
     s = ShardTensor.from_local(x, mesh, [Shard(0)])

@@ -5,6 +5,7 @@
 #include <string>
 #include <utility>
 
+#include "c10/util/Exception.h"
 #include "parallel/comm/v_collectives_of.h"
 #include "parallel/manager/distributed_manager.h"
 
@@ -34,6 +35,15 @@ void forget_meshes() {
   const std::lock_guard lock(known_meshes().mutex);
   gone.swap(known_meshes().by_name);
   known_meshes().end_with_manager = false;
+}
+
+// Pieces are counted by coordinates, and a collective counts them by the group's ranks.
+void check_group(const c10d::ProcessGroup& group, int64_t size, int64_t rank,
+                 const DeviceMesh& mesh, const std::string& along) {
+  TORCH_CHECK_VALUE(group.getSize() == size && group.getRank() == rank, along, " of ",
+                    mesh.to_string(), " needs a group of ", size,
+                    " ranks in the mesh's order, where this one is number ", rank,
+                    "; in the given one it is number ", group.getRank(), " of ", group.getSize());
 }
 
 // `made`, or the one that another thread has kept.
@@ -69,6 +79,17 @@ ShardMesh::Ptr ShardMesh::over(const DeviceMesh& mesh, std::vector<Group> axes, 
                                c10::Device device) {
   const std::string name = mesh.to_string();
   if (Ptr known = known_meshes().find(name)) return known;
+  const std::vector<int64_t>& coordinate = mesh.get_coordinate();
+  TORCH_CHECK_VALUE(axes.size() == coordinate.size(), "the mesh ", name, " has ", coordinate.size(),
+                    " axes, and ", axes.size(), " groups are given");
+  int64_t number = 0;
+  for (size_t axis = 0; axis < axes.size(); ++axis) {
+    const int64_t extent = mesh.shape()[axis];
+    check_group(*axes[axis], extent, coordinate[axis], mesh,
+                "the axis \"" + mesh.mesh_dim_names()[axis] + "\"");
+    number = number * extent + coordinate[axis];
+  }
+  check_group(*whole, mesh.size(), number, mesh, "the whole");
   return keep(name,
               c10::make_intrusive<ShardMesh>(mesh, std::move(axes), std::move(whole), device));
 }

@@ -28,7 +28,7 @@ class ShardMesh : public c10::intrusive_ptr_target {
   static Ptr of(const DeviceMesh& mesh);
   // ShardMesh of `mesh` over groups that the program has made, for tensors on `device`: `axes` and
   // `whole` as below. From now on of() gives it for equal meshes. One that is known already stays,
-  // whatever its groups.
+  // whatever its groups. Raises c10::ValueError where a group does not have the mesh's order.
   static Ptr over(const DeviceMesh& mesh, std::vector<Group> axes, Group whole, c10::Device device);
   // ShardMesh of the manager's global mesh.
   static Ptr global();

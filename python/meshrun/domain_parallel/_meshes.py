@@ -44,6 +44,15 @@ def check(mesh):
                         "DistributedManager().initialize_mesh()")
 
 
+def check_same_ranks(own, mesh):
+    """ShardTensorError where a DeviceMesh does not have the ranks of a C++ mesh. Their order is of no account."""
+    check(mesh)
+    before, after = sorted(own.parts[2]), sorted(_parts_of(mesh)[2])
+    if before != after:
+        raise ShardTensorError(f"a tensor on the ranks {before} of {own!r} cannot be redistributed to the ranks {after} of {mesh!r}: "
+                               "both meshes need the same ranks")
+
+
 def names_of(mesh):
     """Names of the axes of a DeviceMesh, also where it has none."""
     return tuple(mesh.mesh_dim_names or (f"dim_{axis}" for axis in range(mesh.ndim)))
@@ -107,10 +116,14 @@ def _made_of_groups(parts):
 
 
 def _whole(mesh, parts, axes):
-    """The group of all ranks of a mesh."""
-    if mesh.ndim == 1:
-        return axes[0]
+    """The group of all ranks of a mesh, in the mesh's order: pieces are counted by coordinates."""
     ranks = list(parts[2])
+    if mesh.ndim == 1:
+        order = dist.get_process_group_ranks(axes[0])
+        if order != ranks:
+            raise ShardTensorError(f"the mesh has the ranks {ranks}, and its group has them in the order {order}: initialize "
+                                   "DistributedManager for such a mesh")
+        return axes[0]
     if ranks != sorted(ranks):
         raise ShardTensorError(f"the ranks of a mesh of several dimensions ascend, not {ranks}: initialize DistributedManager "
                                "for other meshes")

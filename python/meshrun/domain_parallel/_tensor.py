@@ -138,13 +138,18 @@ for _name, _registry in _HANDLERS.items():
 # -- what tensors get --
 
 def _redistribute(self, device_mesh=None, placements=None, *, async_op=False):
-    """Collective: the same tensor in another layout. Differentiable.
+    """Collective: the same tensor in another layout. Differentiable; gradients come back to this tensor's mesh.
 
-    Args: `device_mesh`: None: its own. `placements`: Shard or Replicate for each dimension of the mesh. `async_op`: returns at once;
-    the result's first use waits. Raises ShardTensorError: no placements, a Partial, another mesh.
+    Args: `device_mesh`: None: its own; another one has the same ranks, in any arrangement and order. `placements`: Shard or Replicate
+    for each dimension of the mesh. `async_op`: returns at once; the result's first use waits. Raises ShardTensorError: no placements,
+    a Partial, a mesh of other ranks.
     """
-    return _shard.redistribute(self, None if device_mesh is None else _meshes.native(device_mesh), words_of(placements),
-                               bool(async_op))
+    on = None
+    if device_mesh is not None:
+        # Before native(), which connects the mesh's groups: ranks that do not call would be waited for.
+        _meshes.check_same_ranks(_shard.spec_of(self).mesh, device_mesh)
+        on = _meshes.native(device_mesh)
+    return _shard.redistribute(self, on, words_of(placements), bool(async_op))
 
 
 def _full_tensor(self, *, grad_placements=None):
