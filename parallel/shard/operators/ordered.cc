@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "ATen/WrapDimUtils.h"
+#include "ATen/core/grad_mode.h"
 #include "ATen/ops/cummax.h"
 #include "ATen/ops/cummin.h"
 #include "ATen/ops/cumprod.h"
@@ -161,7 +162,9 @@ at::Tensor& cumsum_(at::Tensor& self, int64_t dim, Dtype dtype) {
   return self.copy_(meshrun::cumsum(self, dim, dtype));
 }
 at::Tensor& cumprod_(at::Tensor& self, int64_t dim, Dtype dtype) {
-  return self.copy_(meshrun::cumprod(self, dim, dtype));
+  // The derivative reads what is written over.
+  const bool is_recorded = c10::GradMode::is_enabled() && self.requires_grad();
+  return self.copy_(meshrun::cumprod(is_recorded ? self.clone() : self, dim, dtype));
 }
 
 const Movement kOrdered = {"any with that dimension whole",

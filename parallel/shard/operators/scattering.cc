@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "ATen/WrapDimUtils.h"
+#include "ATen/core/grad_mode.h"
 #include "ATen/ops/scatter.h"
 #include "ATen/ops/scatter_add.h"
 #include "ATen/ops/scatter_reduce.h"
@@ -179,6 +180,15 @@ at::Tensor& in_place(at::Tensor& self, Arguments... arguments) {
   return self.copy_(Out(self, arguments...));
 }
 
+// The derivative reads what is written over.
+at::Tensor& scatter_reduce_(at::Tensor& self, int64_t dim, const at::Tensor& index,
+                            const at::Tensor& src, c10::string_view reduce, bool include_self) {
+  const bool is_recorded =
+      c10::GradMode::is_enabled() && (self.requires_grad() || src.requires_grad());
+  return self.copy_(meshrun::scatter_reduce(is_recorded ? self.clone() : self, dim, index, src,
+                                            reduce, include_self));
+}
+
 using Index = const at::Tensor&;
 using Values = const at::Tensor&;
 using Number = const at::Scalar&;
@@ -202,9 +212,7 @@ const bool kRegistered =
         .above_autograd("aten::scatter_.value", &in_place<&scatter_value, int64_t, Index, Number>,
                         kScatter)
         .above_autograd("aten::scatter_reduce.two", &scatter_reduce, kScatter)
-        .above_autograd("aten::scatter_reduce_.two",
-                        &in_place<&scatter_reduce, int64_t, Index, Values, c10::string_view, bool>,
-                        kScatter)
+        .above_autograd("aten::scatter_reduce_.two", &meshrun::scatter_reduce_, kScatter)
         .above_autograd("aten::index_copy", &index_copy, kScatter)
         .above_autograd("aten::index_copy_", &in_place<&index_copy, int64_t, Index, Values>,
                         kScatter)

@@ -94,8 +94,10 @@ OperatorCase scatter(Draw& draw) {
           [=](const Tensors& t) {
             at::Tensor y = t[2] * 1;
             y.scatter_(dim, t[0], t[1]);
+            at::Tensor z = t[2] * 1;
+            z.scatter_reduce_(dim, t[0], t[1], "amax");
             return Tensors{at::scatter(t[2], dim, t[0], t[1]), at::scatter(t[2], dim, t[0], 0.5), y,
-                           at::scatter_reduce(t[2], dim, t[0], t[1], "amax")};
+                           at::scatter_reduce(t[2], dim, t[0], t[1], "amax"), z};
           },
           Equality::kBits};
 }
@@ -180,6 +182,8 @@ OperatorCase ordered(Draw& draw) {
   const int64_t dim = draw.integer(-3, 2);
   const int64_t k = draw.integer(1, x.size(dim));
   return {"cumsum, sort, topk", {x}, [=](const Tensors& t) {
+            at::Tensor written = t[0] * 1;
+            written.cumprod_(dim);
             const auto [values, order] = at::sort(t[0], dim, true);
             const auto [top, places] = at::topk(t[0], k, dim);
             return Tensors{at::cumsum(t[0], dim),
@@ -189,7 +193,8 @@ OperatorCase ordered(Draw& draw) {
                            std::get<0>(at::kthvalue(t[0], k, dim)),
                            std::get<0>(at::cummax(t[0], dim)),
                            std::get<0>(at::cummin(t[0], dim)),
-                           at::logcumsumexp(t[0], dim)};
+                           at::logcumsumexp(t[0], dim),
+                           written};
           }};
 }
 
