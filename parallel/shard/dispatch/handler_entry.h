@@ -4,8 +4,9 @@
 //   above autograd   operands become what autocast has them (cast_policy.h)
 //   both             PromotionMode decides on plain operands
 //
-// Written operands (in place and out=) are not looked at. Boxed kernels pass as they are and do the
-// same themselves. Internal to parallel/shard.
+// Of written operands (in place and out=) only those of function handlers are looked at, where all
+// are plain; the kernel of plain_targets.h does that for all other operators. Boxed kernels pass as
+// they are and do the same themselves. Internal to parallel/shard.
 #pragma once
 
 #include <optional>
@@ -71,6 +72,15 @@ void for_tensors_of([[maybe_unused]] const std::remove_reference_t<Argument>& ar
   }
 }
 
+// Calls `visit` with an argument that is a written tensor.
+template <typename Argument, typename Visit>
+void for_written_of([[maybe_unused]] std::remove_reference_t<Argument>& argument,
+                    [[maybe_unused]] const Visit& visit) {
+  if constexpr (kIsWritten<Argument> && std::is_same_v<std::remove_cvref_t<Argument>, at::Tensor>) {
+    visit(argument);
+  }
+}
+
 // The argument with `map` of each tensor that autocast may cast; all else as it is.
 template <typename Argument, typename Map>
 decltype(auto) mapped(std::remove_reference_t<Argument>& argument,
@@ -124,11 +134,15 @@ class AboveAutogradEntry<Function, Result(Arguments...)> {
         function_(std::move(function)) {}
 
   Result operator()(Arguments... arguments) const {
+    std::optional<PromotionModeGuard> said;
     if (promotion_mode() != PromotionMode::kSilent) {
+      const bool writes_plain = check_targets(arguments...);
       const auto check = [this](const at::Tensor& operand) {
         if (operand.defined() && !is_sharded(operand)) check_mode(operand, name_.c_str());
       };
       (for_tensors_of<Arguments>(arguments, check), ...);
+      // The copy_() at the end of such a handler need not say the same again.
+      if (writes_plain) said.emplace(PromotionMode::kSilent);
     }
     if (!any_autocast()) return function_(std::forward<Arguments>(arguments)...);
 
@@ -157,6 +171,20 @@ class AboveAutogradEntry<Function, Result(Arguments...)> {
   }
 
  private:
+  // Whether it writes plain tensors alone.
+  bool check_targets(std::remove_reference_t<Arguments>&... arguments) const {
+    bool any_sharded = false;
+    at::Tensor plain;
+    const auto see = [&](const at::Tensor& target) {
+      if (is_sharded(target)) any_sharded = true;
+      if (!is_sharded(target) && target.defined()) plain = target;
+    };
+    (for_written_of<Arguments>(arguments, see), ...);
+    if (any_sharded || !plain.defined()) return false;
+    check_plain_target(plain, name_.c_str());
+    return true;
+  }
+
   const std::string name_;
   const c10::OperatorHandle op_;
   const CastPolicies* const policies_;

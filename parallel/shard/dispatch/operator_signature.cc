@@ -1,5 +1,6 @@
 #include "parallel/shard/dispatch/operator_signature.h"
 
+#include <algorithm>
 #include <optional>
 
 #include "ATen/core/List.h"
@@ -53,6 +54,29 @@ OperatorSignature::OperatorSignature(const c10::FunctionSchema& schema)
 
 OperatorSignature OperatorSignature::of(const std::string& name) {
   return OperatorSignature(operator_named(name).schema());
+}
+
+bool has_form(const c10::FunctionSchema& schema, std::initializer_list<c10::TypeKind> kinds,
+              bool in_place) {
+  const auto is_written = [](const c10::Argument& argument) {
+    return argument.alias_info() != nullptr && argument.alias_info()->isWrite();
+  };
+  const auto& arguments = schema.arguments();
+  const auto& returns = schema.returns();
+  if (arguments.size() != kinds.size() || returns.size() != 1) return false;
+  const bool same_kinds = std::equal(kinds.begin(), kinds.end(), arguments.begin(),
+                                     [](c10::TypeKind kind, const c10::Argument& argument) {
+                                       return argument.type()->kind() == kind && !argument.is_out();
+                                     });
+  if (!same_kinds || returns.front().type()->kind() != c10::TypeKind::TensorType) return false;
+  if (in_place) {
+    return is_written(arguments.front()) && is_written(returns.front()) &&
+           std::none_of(arguments.begin() + 1, arguments.end(), is_written);
+  }
+  return std::none_of(
+             arguments.begin(), arguments.end(),
+             [](const c10::Argument& argument) { return argument.alias_info() != nullptr; }) &&
+         returns.front().alias_info() == nullptr;
 }
 
 c10::OperatorHandle operator_named(const std::string& name) {

@@ -5,7 +5,9 @@
 
 #include <cstddef>
 #include <functional>
+#include <initializer_list>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include "ATen/core/dispatch/Dispatcher.h"
@@ -36,6 +38,18 @@ struct OperatorSignature {
   // The argument that says in which order the result lies; -1: there is none.
   int memory_format = -1;
 };
+
+// Kind of a C++ argument in a schema, of those that typed kernels take.
+template <typename Argument>
+constexpr c10::TypeKind kTypeKind =
+    std::is_same_v<std::decay_t<Argument>, at::Tensor>   ? c10::TypeKind::TensorType
+    : std::is_same_v<std::decay_t<Argument>, at::Scalar> ? c10::TypeKind::NumberType
+                                                         : c10::TypeKind::BoolType;
+
+// Whether the schema has arguments of these kinds and one tensor as its result. `in_place`: it
+// writes the first argument alone and returns it; else it writes and aliases none.
+bool has_form(const c10::FunctionSchema& schema, std::initializer_list<c10::TypeKind> kinds,
+              bool in_place);
 
 // "aten::add.Tensor". Raises c10::Error where LibTorch does not know the name.
 c10::OperatorHandle operator_named(const std::string& name);

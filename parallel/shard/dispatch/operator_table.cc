@@ -10,6 +10,7 @@
 #include "fmt/format.h"
 #include "fmt/ranges.h"
 #include "parallel/shard/dispatch/operator_signature.h"
+#include "parallel/shard/dispatch/plain_targets.h"
 #include "parallel/shard/tensor/shard_tensor_impl.h"
 
 namespace meshrun {
@@ -47,6 +48,7 @@ std::string shown_name(const std::string& name) {
 void register_operator(OperatorRow row, torch::CppFunction kernel) {
   const auto [space, name] = split_name(row.name);
   operator_named(row.name);
+  if (row.level == HandlerLevel::kAboveAutograd) drop_plain_target_kernel(row.name);
   auto library = std::make_unique<torch::Library>(
       torch::Library::IMPL, space,
       row.level == HandlerLevel::kBelowAutograd ? kOperatorKey : kFunctionKey, __FILE__, __LINE__);

@@ -164,8 +164,8 @@ void PointwiseKernel::run_aligned(const c10::OperatorHandle& op, Stack* stack) c
     const ShardTensorImpl* impl = shard_impl(tensor);
     if (impl == nullptr) {
       if (argument.is_written) {
-        // The engine adds a sharded gradient of a leaf to its plain one. A factor, such as that of
-        // clip_grad_norm_(), is the same number on all ranks.
+        // Where function handlers are off: plain_targets.h has all other calls. The engine adds a
+        // sharded gradient of a leaf to its plain one, and a factor is the same on all ranks.
         if ((linearity_ == Linearity::kSum && torch::autograd::get_current_graph_task_id() >= 0) ||
             has_sharded_scalars_alone(*stack, signature_)) {
           run_whole(op, stack, signature_.num_arguments);

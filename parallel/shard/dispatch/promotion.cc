@@ -2,6 +2,9 @@
 
 #include <algorithm>
 #include <atomic>
+#include <mutex>
+#include <set>
+#include <string>
 
 #include "ATen/core/grad_mode.h"
 #include "c10/util/Exception.h"
@@ -10,6 +13,7 @@
 #include "parallel/base/tensor_hooks.h"
 #include "parallel/shard/dispatch/local_map.h"
 #include "parallel/shard/tensor/shard_tensor_impl.h"
+#include "torch/csrc/autograd/graph_task.h"
 #include "torch/csrc/autograd/variable.h"
 
 namespace meshrun {
@@ -66,7 +70,30 @@ void check_mode(const at::Tensor& plain, const char* operation) {
   TORCH_WARN(operation, " takes a plain tensor of ", plain.sizes(), " as Replicate");
 }
 
+void check_plain_target(const at::Tensor& target, const char* operation) {
+  if (target.dim() == 0 || mode_of_thread == PromotionMode::kSilent) return;
+  if (torch::autograd::get_current_graph_task_id() >= 0) return;
+  constexpr const char* kRemedy =
+      "make the tensor that is written by new_zeros() or zeros_like() of a ShardTensor";
+  if (mode_of_thread == PromotionMode::kDisabled) {
+    throw ShardTensorError(fmt::format(
+        "{} cannot write a ShardTensor into a plain tensor: {} (PromotionMode is disabled)",
+        operation, kRemedy));
+  }
+  static std::mutex mutex;
+  static auto* warned = new std::set<std::string>;
+  {
+    const std::lock_guard lock(mutex);
+    if (!warned->insert(operation).second) return;
+  }
+  TORCH_WARN(operation, " writes a ShardTensor into a plain tensor of ", target.sizes(),
+             ": its values are gathered on every rank; ", kRemedy);
+}
+
 bool is_announced(const at::Tensor& leaf) {
+  // A view has a new history, and no hooks, after its base was written. LibTorch finds that out
+  // where the history is asked for.
+  [[maybe_unused]] const auto& history = leaf.grad_fn();
   const auto& hooks = torch::autograd::impl::get_autograd_meta(leaf)->cpp_hooks_list_;
   return hooks && std::any_of(hooks->begin(), hooks->end(), [](const auto& hook) {
            return hook.template target<MakesGradientPlain>() != nullptr;

@@ -5,6 +5,7 @@
 // where the leaf was announced, else it is an error, unless announce_plain_leaves() says that a
 // leaf is announced where it first meets a sharded tensor. Function handlers (above autograd) give
 // any plain tensor a plain gradient. handler_entry.h and the kernels of many operators check this.
+// A plain tensor that is written is another matter: plain_targets.h.
 #pragma once
 
 #include <cstdint>
@@ -34,6 +35,10 @@ class PromotionModeGuard {
 void check_promotion(const at::Tensor& plain, const char* operation);
 // The part of it that depends on PromotionMode: warns, or raises ShardTensorError.
 void check_mode(const at::Tensor& plain, const char* operation);
+// The same where values of sharded tensors are written into `target`, a plain tensor, which stays
+// plain: plain_targets.h. Warns once for each operation. Autograd's engine, which adds up gradients
+// in place, is free to.
+void check_plain_target(const at::Tensor& target, const char* operation);
 
 // From now on the gradients of this plain leaf are made plain, and summed over what is Partial,
 // before they are accumulated.

@@ -1,7 +1,5 @@
 // Pointwise operators of the commonest forms without a stack: tensors and scalars in, a new tensor
 // or the first one out. Operands that do not agree go the boxed way.
-#include <algorithm>
-#include <initializer_list>
 #include <memory>
 #include <optional>
 #include <type_traits>
@@ -80,40 +78,15 @@ class TypedPointwise<Result(Arguments...)> {
   const Linearity linearity_;
 };
 
-template <typename Argument>
-constexpr c10::TypeKind kKind =
-    std::is_same_v<std::decay_t<Argument>, at::Tensor> ? c10::TypeKind::TensorType
-                                                       : c10::TypeKind::NumberType;
-
-// Whether the schema has arguments of these kinds and one tensor as its result. `in_place`: it
-// writes the first argument and returns it; else it writes and aliases none.
-bool has_form(const c10::FunctionSchema& schema, std::initializer_list<c10::TypeKind> kinds,
-              bool in_place) {
-  const auto is_written = [](const c10::Argument& argument) {
-    return argument.alias_info() != nullptr && argument.alias_info()->isWrite();
-  };
-  const auto& arguments = schema.arguments();
-  const auto& returns = schema.returns();
-  if (arguments.size() != kinds.size() || returns.size() != 1) return false;
-  const bool same_kinds = std::equal(kinds.begin(), kinds.end(), arguments.begin(),
-                                     [](c10::TypeKind kind, const c10::Argument& argument) {
-                                       return argument.type()->kind() == kind && !argument.is_out();
-                                     });
-  if (!same_kinds || returns.front().type()->kind() != c10::TypeKind::TensorType) return false;
-  if (in_place) return is_written(arguments.front()) && is_written(returns.front());
-  return std::none_of(
-             arguments.begin(), arguments.end(),
-             [](const c10::Argument& argument) { return argument.alias_info() != nullptr; }) &&
-         returns.front().alias_info() == nullptr;
-}
-
 template <typename Signature>
 struct Form;
 template <typename Result, typename... Arguments>
 struct Form<Result(Arguments...)> {
   static std::optional<torch::CppFunction> function(const c10::FunctionSchema& schema,
                                                     const std::string& name, Linearity linearity) {
-    if (!has_form(schema, {kKind<Arguments>...}, std::is_reference_v<Result>)) return std::nullopt;
+    if (!has_form(schema, {kTypeKind<Arguments>...}, std::is_reference_v<Result>)) {
+      return std::nullopt;
+    }
     return torch::CppFunction(TypedPointwise<Result(Arguments...)>(name, linearity));
   }
 };

@@ -4,8 +4,8 @@
 // Its dispatch keys have the backend's bit without any functionality of a backend, so an operator
 // that no handler unwrapped ends in the dispatcher's error and never reads memory. It has:
 //
-//   DeferredInit     what tells that a tensor is sharded; function handlers, above autograd; falls
-//                    through elsewhere
+//   DeferredInit     what tells that a tensor is sharded; function handlers, above autograd, and
+//                    writes into plain tensors (dispatch/plain_targets.h); falls through elsewhere
 //   Autograd, ADInplaceOrView   LibTorch's own, on the global shape
 //   Fake             operator handlers and the fallback, below autograd
 //

@@ -11,6 +11,7 @@
 #include "ATen/ATen.h"
 #include "fmt/format.h"
 #include "parallel/shard/dispatch/local_map.h"
+#include "parallel/shard/dispatch/promotion.h"
 #include "parallel/shard/shard_tensor.h"
 #include "tests/parallel/collectives/worlds.h"
 #include "tests/parallel/shard/drawn_cases.h"
@@ -103,6 +104,8 @@ void check(const OperatorCase& drawn, Draw& draw, const ShardMesh::Ptr& mesh, c1
                              : replicated_spec(mesh, cotangent.sizes());
     cotangents.push_back(is_shard_tensor(got[i]) ? placed_leaf(cotangent, spec)
                                                  : cotangent.clone().requires_grad_());
+    // The engine adds the cotangent of a plain result to sharded ones.
+    if (!is_shard_tensor(got[i])) announce_plain_leaf(cotangents.back());
   }
   if (outputs.empty()) return;
   const Tensors whole_inputs = recorded(placed.whole);

@@ -132,7 +132,9 @@ void plain_times_sharded_number(const JoinedWorld& world) {
   std::vector<at::Tensor> gradients = {at::ones({3}, at::kDouble), at::ones({2}, at::kDouble)};
   at::_foreach_mul_(gradients, norm);
   EXPECT_TRUE(at::allclose(gradients[1], at::full({2}, whole, at::kDouble)));
-  EXPECT_THROW(plain.mul_(ShardTensor(x.select(1, 0))), ShardTensorError);
+  const PromotionModeGuard disabled(PromotionMode::kDisabled);
+  plain.mul_(norm);
+  EXPECT_THROW(plain.mul_(ShardTensor(x.select(0, 0))), ShardTensorError);
 }
 
 void copy_and_detach(const JoinedWorld& world) {

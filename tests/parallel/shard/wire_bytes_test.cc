@@ -189,6 +189,33 @@ TEST(WireBytesTest, AddedRowsTravelToTheirOwnersAlone) {
   EXPECT_EQ(wire.bytes_sent() - before, counts + 6 * (4 + 8 + 8));
 }
 
+// What is written is gathered, and its gradient is cut where it lies. What is added at places is
+// summed up first, so that results travel, not their sources.
+TEST(WireBytesTest, WritesIntoPlainTensorsGatherWhatIsWritten) {
+  const ShardMesh::Ptr mesh = mesh_without_wire({4}, 1);
+  const auto rows = [&](Lengths shape) {
+    return make_spec(mesh, ShardLayout::split({4}, {Shard(0)}, shape));
+  };
+  const ShardTensor x(at::ones({2, 3}), rows({8, 3}), true);
+  at::Tensor out = at::zeros({8, 3});
+  out.narrow(1, 0, 2).copy_(x.narrow(1, 0, 2));
+  EXPECT_EQ(received_of(*mesh), 6 * 2 * 4);
+  out.add_(x);
+  EXPECT_EQ(received_of(*mesh), 6 * 2 * 4 + 6 * 3 * 4);
+  EXPECT_EQ(calls(*mesh), 2);
+  out.square().sum().backward();
+  EXPECT_EQ(calls(*mesh), 2);
+
+  const ShardTensor edges(at::ones({30, 3}), rows({120, 3}), true);
+  const ShardTensor nodes(at::ones({30}, at::kLong), rows({120}));
+  at::Tensor sums = at::zeros({8, 3});
+  sums.index_add_(0, nodes, edges);
+  EXPECT_EQ(calls(*mesh), 3);
+  EXPECT_EQ(received_of(*mesh), 6 * 2 * 4 + 6 * 3 * 4);
+  sums.square().sum().backward();
+  EXPECT_EQ(calls(*mesh), 3);
+}
+
 // One batch of keys for all queries, and one head for all: neither travels more than once.
 TEST(WireBytesTest, KeysThatAllBatchesShareTravelOnce) {
   for (const Lengths& batch : {Lengths{1, 2}, Lengths{3, 1}, Lengths{1, 1}}) {
