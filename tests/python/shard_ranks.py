@@ -17,6 +17,7 @@ from torch import nn
 from torch._dynamo.utils import counters
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
+from torch.distributed.tensor import distribute_module as distribute_dtensors
 from torch.nn import functional
 
 from meshrun.distributed import DistributedManager
@@ -526,6 +527,14 @@ def compiled_programs_ask_for_parts_outside(rank, size, mesh):
         raises(Exception, lambda: torch.compile(call, backend="eager", fullgraph=True)(x), "ShardTensor")
     assert torch.compile(lambda x: hasattr(x, "spec"), backend="eager")(x)
     assert not torch.compile(lambda x: hasattr(x * 2, "to_local"), backend="eager", fullgraph=True)(whole(2))
+
+
+def compiled_programs_break_where_dtensors_and_sharded_tensors_meet(rank, size, mesh):
+    layer = nn.Linear(4, 4).double()
+    distribute_dtensors(layer, mesh)
+    x = sharded(whole(6, 4), 0, rank, size, mesh)
+    compiled_alike(lambda x: layer(x).square().sum() + (x * 2).sum(), x, fullgraph=False)
+    compiled_alike(lambda x: (x * 2).sum() + layer(x * 3).square().sum(), x, fullgraph=False)
 
 
 def programs_that_cannot_be_compiled_run_as_written(rank, size, mesh):

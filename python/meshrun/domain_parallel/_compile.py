@@ -12,17 +12,23 @@ import sys
 import torch
 from torch._subclasses import meta_utils
 from torch._subclasses.fake_tensor import UnsupportedFakeTensorException
+from torch.distributed.tensor import DTensor
 
 from meshrun.torch import _extension
 
 _is_sharded = _extension.shard.is_sharded
+_WITH_DTENSOR = "DTensors and ShardTensors meet outside of compiled programs"
 _describe = meta_utils.MetaTensorDescriber.describe_tensor
 
 
 @functools.wraps(_describe)
 def _describe_as_whole(self, tensor, *args, **kwargs):
     if not _is_sharded(tensor):
+        if isinstance(tensor, DTensor) and any(map(_is_sharded, _inputs_of_graph())):
+            raise UnsupportedFakeTensorException(_WITH_DTENSOR)
         return _describe(self, tensor, *args, **kwargs)
+    if any(isinstance(value, DTensor) for value in _inputs_of_graph()):
+        raise UnsupportedFakeTensorException(_WITH_DTENSOR)
     if tensor.is_conj() or tensor.is_neg() or tensor.is_inference():
         raise UnsupportedFakeTensorException("a sharded tensor that is a conjugate, a negative view or made in inference mode is computed "
                                              "as written, outside of compiled programs")
@@ -71,16 +77,20 @@ def _take_graphs_of(graphs):
     graphs._call_user_compiler = call_compiler_of_sharded
 
 
+def _inputs_of_graph():
+    """Of the graph that the frontend traces; none where it does not, also where the compiler traces."""
+    frontend = sys.modules.get("torch._dynamo.symbolic_convert")
+    try:
+        return [argument.example for argument in frontend.InstructionTranslator.current_tx().output.graphargs]
+    except (AttributeError, LookupError):
+        return []
+
+
 def break_graph_with_sharded(name):
     """Where the frontend traces a graph with a sharded tensor among its inputs, the program goes on as written: `name` is of a tensor,
     and the graph has no part of it."""
-    from torch._dynamo.exc import Unsupported
-    from torch._dynamo.symbolic_convert import InstructionTranslator
+    if any(map(_is_sharded, _inputs_of_graph())):
+        from torch._dynamo.exc import Unsupported
 
-    try:
-        graph = InstructionTranslator.current_tx().output
-    except (AttributeError, LookupError):
-        return  # the compiler traces
-    if any(_is_sharded(argument.example) for argument in graph.graphargs):
         raise Unsupported(f"{name!r} of a ShardTensor is not traced: torch.compile without fullgraph=True breaks the graph there",
                           gb_type="attribute of a ShardTensor")
