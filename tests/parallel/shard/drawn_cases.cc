@@ -212,12 +212,17 @@ std::string difference(const at::Tensor& is, const at::Tensor& should, Equality 
                        c10::toString(should.scalar_type()), should.dim(), should.numel());
   }
   if (is.numel() == 0 || at::equal(is, should)) return "";
+  if (is.is_complex()) {
+    return difference(at::view_as_real(is.resolve_conj()), at::view_as_real(should.resolve_conj()),
+                      equality);
+  }
   const bool exact = equality == Equality::kBits || !at::isFloatingType(is.scalar_type());
   const at::Tensor a = is.to(at::kDouble);
   const at::Tensor b = should.to(at::kDouble);
   const at::Tensor finite = a.isfinite().logical_and(b.isfinite());
-  if (!at::equal(at::nan_to_num(a.masked_fill(finite, 0)),
-                 at::nan_to_num(b.masked_fill(finite, 0)))) {
+  // Without its own comparison a NaN would be a zero.
+  if (!at::equal(a.isnan(), b.isnan()) || !at::equal(at::nan_to_num(a.masked_fill(finite, 0)),
+                                                     at::nan_to_num(b.masked_fill(finite, 0)))) {
     return "other infinities or NaNs";
   }
   const at::Tensor apart = (a - b).masked_fill(finite.logical_not(), 0);
