@@ -25,7 +25,13 @@ using Lengths = std::vector<int64_t>;
 using LocalScatter =
     std::function<at::Tensor(const at::Tensor&, const at::Tensor&, const at::Tensor&)>;
 
-enum class Kind : uint8_t { kWrites, kAdds };
+enum class Kind : uint8_t { kWrites, kAdds, kReduces };
+
+// Values of which some are for the row behind this rank's piece. What LibTorch's formula makes of
+// that row must be finite: zero times infinity or NaN would be in the gradient of all of them.
+at::Tensor with_ones_for_spare(const at::Tensor& values, const at::Tensor& is_spare) {
+  return values.masked_fill(is_spare, 1);
+}
 
 at::Tensor scatter(const at::Tensor& self, int64_t dim, const at::Tensor& index,
                    const at::Tensor& src, Kind kind, const LocalScatter& call) {
@@ -83,6 +89,9 @@ at::Tensor scatter(const at::Tensor& self, int64_t dim, const at::Tensor& index,
     const auto d = static_cast<size_t>(dim);
     const Box& box = spec_of(target)->box();
     index_part = index_or_spare(index_part, {box.offsets[d], box.sizes[d], self.size(dim)}, false);
+    if (kind == Kind::kReduces) {
+      value_part = with_ones_for_spare(value_part, index_part.eq(box.sizes[d]));
+    }
     local = call(with_spare_row(local, dim), index_part, value_part).narrow(dim, 0, box.sizes[d]);
   } else {
     local = call(local, index_part, value_part);
@@ -121,10 +130,23 @@ at::Tensor scatter_add(const at::Tensor& self, int64_t dim, const at::Tensor& in
 
 at::Tensor scatter_reduce(const at::Tensor& self, int64_t dim, const at::Tensor& index,
                           const at::Tensor& src, c10::string_view reduce, bool include_self) {
-  return scatter(self, dim, index, src, Kind::kWrites,
+  return scatter(self, dim, index, src, Kind::kReduces,
                  [=](const at::Tensor& to, const at::Tensor& places, const at::Tensor& values) {
                    return at::scatter_reduce(to, dim, places, values, reduce, include_self);
                  });
+}
+
+// The tensor of a reduction in place: LibTorch's formula reads what was there before.
+at::Tensor as_it_was(const at::Tensor& self, const at::Tensor& source) {
+  const bool has_gradient =
+      c10::GradMode::is_enabled() && (self.requires_grad() || source.requires_grad());
+  return has_gradient ? self.clone() : self;
+}
+
+at::Tensor& scatter_reduce_(at::Tensor& self, int64_t dim, const at::Tensor& index,
+                            const at::Tensor& src, c10::string_view reduce, bool include_self) {
+  return self.copy_(
+      meshrun::scatter_reduce(as_it_was(self, src), dim, index, src, reduce, include_self));
 }
 
 // An index per row, for all elements of the rows.
@@ -178,15 +200,6 @@ at::Tensor index_fill_tensor(const at::Tensor& self, int64_t dim, const at::Tens
 template <auto Out, typename... Arguments>
 at::Tensor& in_place(at::Tensor& self, Arguments... arguments) {
   return self.copy_(Out(self, arguments...));
-}
-
-// The derivative reads what is written over.
-at::Tensor& scatter_reduce_(at::Tensor& self, int64_t dim, const at::Tensor& index,
-                            const at::Tensor& src, c10::string_view reduce, bool include_self) {
-  const bool is_recorded =
-      c10::GradMode::is_enabled() && (self.requires_grad() || src.requires_grad());
-  return self.copy_(meshrun::scatter_reduce(is_recorded ? self.clone() : self, dim, index, src,
-                                            reduce, include_self));
 }
 
 using Index = const at::Tensor&;

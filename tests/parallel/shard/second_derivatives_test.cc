@@ -2,6 +2,7 @@
 // ones, for every family of the table but attention, which raises a NotImplementedError.
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <cstdlib>
 #include <functional>
 #include <optional>
@@ -222,6 +223,15 @@ const std::vector<GivenCase>& given_cases() {
        {{Replicate()}, {Shard(0)}},
        [](const Tensors& x) {
          return at::mse_loss(x[0].expand({6, 4}) * x[1], x[1].pow(2));
+       }},
+      {"the largest of rows, where one that another rank has is NaN",
+       {{7, 3}, {5, 3}},
+       {{Shard(0)}, {Replicate()}},
+       [](const Tensors& x) {
+         const at::Tensor rows = at::tensor({6, 0, 2, 6, 1}, at::kLong).view({5, 1});
+         at::Tensor beside = at::zeros({5, 3}, at::kDouble);
+         beside[1][2] = std::nan("");
+         return at::scatter_reduce(x[0], 0, rows.expand({5, 3}), x[1] + beside, "amax").pow(2);
        }},
       {"there and back",
        {{7, 6}},

@@ -1,3 +1,6 @@
+#include <cmath>
+#include <string>
+
 #include "ATen/ATen.h"
 #include "parallel/shard/tensor/shard_tensor_impl.h"
 #include "tests/parallel/shard/operator_cases.h"
@@ -115,6 +118,39 @@ OperatorCase scatter_add(Draw& draw) {
           }};
 }
 
+// For a reduction: ties where elements are compared, one zero where they are multiplied, or one NaN
+// that belongs to the gradient of one row alone. Summands of quarters add up exactly.
+at::Tensor reduced_values(Draw& draw, at::Tensor values, const std::string& reduce) {
+  if (values.numel() == 0) return values;
+  if (reduce == "prod") {
+    if (draw.chance(0.3)) values.view(-1)[draw.integer(0, values.numel() - 1)] = 0;
+    return values;
+  }
+  if (draw.chance(0.3)) values = (values * 4).round() / 4;
+  if (draw.chance(0.15)) {
+    values.view(-1)[draw.integer(0, values.numel() - 1)] = std::nan("");
+  }
+  return values;
+}
+
+OperatorCase scatter_reduce(Draw& draw) {
+  const at::Tensor x = draw.normal(shape_of(draw));
+  const int64_t dim = draw.integer(-3, 2);
+  Lengths shape = x.sizes().vec();
+  shape[static_cast<size_t>(dim < 0 ? dim + 3 : dim)] = draw.integer(1, 9);
+  const at::Tensor places = draw.integers(shape, 0, x.size(dim) - 1);
+  const std::string reduce = draw.one_of<std::string>({"sum", "prod", "mean", "amax", "amin"});
+  const bool include_self = draw.chance(0.5);
+  return {
+      "scatter_reduce " + reduce,
+      {places, reduced_values(draw, draw.normal(shape), reduce), reduced_values(draw, x, reduce)},
+      [=](const Tensors& t) {
+        at::Tensor y = t[2] * 1;
+        y.scatter_reduce_(dim, t[0], t[1], reduce, include_self);
+        return Tensors{at::scatter_reduce(t[2], dim, t[0], t[1], reduce, include_self), y};
+      }};
+}
+
 OperatorCase index_rows(Draw& draw) {
   const at::Tensor x = draw.normal(shape_of(draw));
   const int64_t dim = draw.integer(0, 2);
@@ -200,8 +236,8 @@ OperatorCase ordered(Draw& draw) {
 
 const bool kRegistered = register_operator_cases("indexing", [](Draw& draw) {
   using Drawn = OperatorCase (*)(Draw&);
-  return draw.one_of<Drawn>({&rows, &gather, &embedding, &scatter, &scatter_add, &index_rows,
-                             &advanced, &masked, &ordered})(draw);
+  return draw.one_of<Drawn>({&rows, &gather, &embedding, &scatter, &scatter_add, &scatter_reduce,
+                             &index_rows, &advanced, &masked, &ordered})(draw);
 });
 
 }  // namespace
