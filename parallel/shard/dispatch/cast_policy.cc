@@ -120,6 +120,8 @@ const PolicyTable& policy_table() {
         "index_fill_.int_Scalar",
         "index_fill_.int_Tensor",
         "index_put_",
+        "index_reduce",
+        "index_reduce_",
         "index_select",
         "instance_norm",
         "kthvalue",

@@ -24,4 +24,18 @@ struct Into<Operator> {
   }
 };
 
+// As Into; a tensor of another type than the result's is LibTorch's error.
+template <auto Operator>
+struct IntoSameType;
+template <typename... Arguments, at::Tensor (*Operator)(Arguments...)>
+struct IntoSameType<Operator> {
+  static at::Tensor& call(Arguments... arguments, at::Tensor& out) {
+    const at::NoGradGuard no_history;
+    const at::Tensor result = Operator(arguments...);
+    TORCH_CHECK(out.scalar_type() == result.scalar_type(), "Expected out tensor to have dtype ",
+                result.scalar_type(), ", but got ", out.scalar_type(), " instead");
+    return assign(out, result);
+  }
+};
+
 }  // namespace meshrun

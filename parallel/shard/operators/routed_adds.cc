@@ -44,8 +44,9 @@ at::Tensor checked(const at::Tensor& index, int64_t extent) {
 
 }  // namespace
 
-std::optional<at::Tensor> routed_index_add(const at::Tensor& self, int64_t dim,
-                                           const at::Tensor& index, const at::Tensor& source) {
+std::optional<at::Tensor> routed_index_reduce(const at::Tensor& self, int64_t dim,
+                                              const at::Tensor& index, const at::Tensor& source,
+                                              const RowReduction& call) {
   const auto cuts = alike(self, dim, source);
   if (!cuts || index.dim() != 1) return std::nullopt;
   const ShardMesh::Ptr mesh = mesh_of({&self, &index, &source}, "index_add");
@@ -60,9 +61,18 @@ std::optional<at::Tensor> routed_index_add(const at::Tensor& self, int64_t dim,
   const at::Tensor values = to_local(redistribute(source, cuts->source));
   const RowRoute route(rows, mesh, cuts->target->layout().cuts()[d]);
   const at::Tensor own_rows = route.send(rows, 0) - cuts->target->box().offsets[d];
-  return from_local(at::index_add(to_local(redistribute(self, cuts->target)), dim, own_rows,
-                                  route.send(values, dim)),
+  const at::Tensor arrived = route.send(values, dim);
+  return from_local(call(to_local(redistribute(self, cuts->target)), own_rows, arrived),
                     cuts->target);
+}
+
+std::optional<at::Tensor> routed_index_add(const at::Tensor& self, int64_t dim,
+                                           const at::Tensor& index, const at::Tensor& source) {
+  return routed_index_reduce(
+      self, dim, index, source,
+      [dim](const at::Tensor& to, const at::Tensor& rows, const at::Tensor& values) {
+        return at::index_add(to, dim, rows, values);
+      });
 }
 
 std::optional<at::Tensor> routed_scatter_add(const at::Tensor& self, int64_t dim,

@@ -6,14 +6,17 @@
 
 #include "ATen/WrapDimUtils.h"
 #include "ATen/core/grad_mode.h"
+#include "ATen/ops/index_reduce.h"
 #include "ATen/ops/scatter.h"
 #include "ATen/ops/scatter_add.h"
 #include "ATen/ops/scatter_reduce.h"
+#include "ATen/ops/zeros.h"
 #include "parallel/shard/dispatch/local_map.h"
 #include "parallel/shard/dispatch/operator_table.h"
 #include "parallel/shard/dispatch/same_mesh.h"
 #include "parallel/shard/layout/layout_draft.h"
 #include "parallel/shard/layout/view_layout.h"
+#include "parallel/shard/operators/assign.h"
 #include "parallel/shard/operators/lookup.h"
 #include "parallel/shard/operators/routed_adds.h"
 
@@ -149,6 +152,90 @@ at::Tensor& scatter_reduce_(at::Tensor& self, int64_t dim, const at::Tensor& ind
       meshrun::scatter_reduce(as_it_was(self, src), dim, index, src, reduce, include_self));
 }
 
+// LibTorch's errors on all ranks.
+void check_index_reduce(const at::Tensor& self, int64_t dim, const at::Tensor& index,
+                        const at::Tensor& source, c10::string_view reduce, bool include_self) {
+  TORCH_CHECK(reduce == "prod" || reduce == "mean" || reduce == "amax" || reduce == "amin",
+              "index_reduce(): Expected reduce to be one of prod, mean, amax or amin but got ",
+              reduce, ".");
+  TORCH_CHECK_INDEX(index.dim() <= 1, "index_reduce_(): Index is supposed to be a vector, but got ",
+                    index.sizes());
+  TORCH_CHECK(
+      index.scalar_type() == at::kLong || index.scalar_type() == at::kInt,
+      "index_reduce_(): Expected dtype int32/int64 for index but got: ", index.scalar_type());
+  TORCH_CHECK(self.scalar_type() == source.scalar_type(), "index_reduce_(): self (",
+              self.scalar_type(), ") and source (", source.scalar_type(),
+              ") must have the same scalar type");
+  Lengths shape = self.sizes().vec();
+  if (!shape.empty()) shape[static_cast<size_t>(dim)] = index.numel();
+  TORCH_CHECK(source.sizes() == at::IntArrayRef(shape) && (self.dim() > 0 || index.numel() == 1),
+              "index_reduce_(): source of ", source.sizes(), " for ", index.numel(),
+              " indices along dimension ", dim, " of ", self.sizes());
+  // Some reductions of some types are refused, where there is anything to reduce.
+  const at::ScalarType type = self.scalar_type();
+  if ((at::isComplexType(type) || type == at::kBool) && source.numel() > 0) {
+    const at::TensorOptions options = at::device(self.device());
+    const Lengths ones(shape.size(), 1);
+    const at::Tensor one = at::zeros(ones, options.dtype(type));
+    at::index_reduce(one, 0, at::zeros({1}, options.dtype(at::kLong)), one, reduce, include_self);
+  }
+}
+
+at::Tensor index_reduce(const at::Tensor& self, int64_t dim, const at::Tensor& index,
+                        const at::Tensor& source, c10::string_view reduce, bool include_self) {
+  const ShardMesh::Ptr mesh = mesh_of({&self, &index, &source}, "index_reduce");
+  dim = at::maybe_wrap_dim(dim, self.dim());
+  check_index_reduce(self, dim, index, source, reduce, include_self);
+  if (self.dim() == 0) {
+    return meshrun::index_reduce(self.reshape({1}), 0, index, source.reshape({1}), reduce,
+                                 include_self)
+        .reshape({});
+  }
+  const at::Tensor places = index.to(at::kLong).reshape({-1});
+  const auto call = [=](const at::Tensor& to, const at::Tensor& rows, const at::Tensor& values) {
+    return at::index_reduce(to, dim, rows, values, reduce, include_self);
+  };
+  if (auto reduced = routed_index_reduce(self, dim, places, source, call)) {
+    return *std::move(reduced);
+  }
+  const at::Tensor target = promote(self, mesh);
+  const at::Tensor values = promote(source, mesh);
+  const ShardLayout leader = spec_of(values)->layout();
+  LayoutDraft result(without_partial(spec_of(target))->layout());
+  for (int64_t d = 0; d < self.dim(); ++d) {
+    const DimCut& own = leader.cuts()[static_cast<size_t>(d)];
+    if (d != dim && result.may_cut(d, own)) result.cut(d, own);
+  }
+  const SpecPtr spec = make_spec(mesh, result.layout());
+  LayoutDraft operand(mesh->shape(), source.sizes().vec());
+  for (int64_t d = 0; d < self.dim(); ++d) {
+    if (d != dim) operand.cut(d, spec->layout().cuts()[static_cast<size_t>(d)]);
+  }
+  const SpecPtr operand_spec = make_spec(mesh, operand.layout());
+  const at::Tensor whole_index =
+      local_of(redistribute(promote(places, mesh), replicated_spec(mesh, places.sizes())));
+  const at::Tensor value_part =
+      to_local(redistribute(values, operand_spec), partial_where_replicated(operand_spec, spec));
+  const at::Tensor local = to_local(redistribute(target, spec));
+  if (!spec->is_sharded(dim)) return from_local(call(local, whole_index, value_part), spec);
+
+  const auto d = static_cast<size_t>(dim);
+  const int64_t extent = spec->box().sizes[d];
+  const at::Tensor rows =
+      index_or_spare(whole_index, {spec->box().offsets[d], extent, self.size(dim)}, false);
+  Lengths vector(static_cast<size_t>(self.dim()), 1);
+  vector[d] = rows.numel();
+  const at::Tensor reduced = call(with_spare_row(local, dim), rows,
+                                  with_ones_for_spare(value_part, rows.eq(extent).view(vector)));
+  return from_local(reduced.narrow(dim, 0, extent), spec);
+}
+
+at::Tensor& index_reduce_(at::Tensor& self, int64_t dim, const at::Tensor& index,
+                          const at::Tensor& source, c10::string_view reduce, bool include_self) {
+  return self.copy_(
+      meshrun::index_reduce(as_it_was(self, source), dim, index, source, reduce, include_self));
+}
+
 // An index per row, for all elements of the rows.
 at::Tensor for_all_elements(const at::Tensor& self, int64_t dim, const at::Tensor& index,
                             const char* operation) {
@@ -215,6 +302,11 @@ const Movement kAdd = {"as scatter; a source cut along the dimension where the t
                        "index and source move to "
                        "the tensor's layout; what a cut source adds is reduced",
                        "the source's gradient is Partial where the chosen dimension is cut"};
+const Movement kReduceRows = {
+    "any with the source cut alike but along the dimension, where it is whole, and a whole index",
+    "tensor and source cut alike: each row once, to its owner; else the source moves to the "
+    "tensor's layout, whole along the dimension, and the index is gathered; a Partial is reduced",
+    "the same rows back; the source's gradient is Partial where the chosen dimension is cut"};
 
 const bool kRegistered =
     OperatorFamily("indexing")
@@ -225,7 +317,10 @@ const bool kRegistered =
         .above_autograd("aten::scatter_.value", &in_place<&scatter_value, int64_t, Index, Number>,
                         kScatter)
         .above_autograd("aten::scatter_reduce.two", &scatter_reduce, kScatter)
-        .above_autograd("aten::scatter_reduce_.two", &meshrun::scatter_reduce_, kScatter)
+        .above_autograd("aten::scatter_reduce_.two", &scatter_reduce_, kScatter)
+        .above_autograd("aten::index_reduce", &index_reduce, kReduceRows)
+        .above_autograd("aten::index_reduce_", &index_reduce_, kReduceRows)
+        .below_autograd("aten::index_reduce.out", &IntoSameType<&index_reduce>::call, kReduceRows)
         .above_autograd("aten::index_copy", &index_copy, kScatter)
         .above_autograd("aten::index_copy_", &in_place<&index_copy, int64_t, Index, Values>,
                         kScatter)

@@ -224,6 +224,20 @@ const std::vector<GivenCase>& given_cases() {
        [](const Tensors& x) {
          return at::mse_loss(x[0].expand({6, 4}) * x[1], x[1].pow(2));
        }},
+      {"products into rows, each sent to its owner",
+       {{7, 3}, {5, 3}},
+       {{Shard(0)}, {Shard(0)}},
+       [](const Tensors& x) {
+         const at::Tensor rows = at::tensor({6, 0, 2, 6, 1}, at::kLong);
+         return at::index_reduce(x[0], 0, rows, x[1], "prod").pow(2);
+       }},
+      {"products into rows from a whole source",
+       {{7, 3}, {5, 3}},
+       {{Shard(0)}, {Replicate()}},
+       [](const Tensors& x) {
+         const at::Tensor rows = at::tensor({6, 0, 2, 6, 1}, at::kLong);
+         return at::index_reduce(x[0], 0, rows, x[1], "prod", false).pow(2);
+       }},
       {"the largest of rows, where one that another rank has is NaN",
        {{7, 3}, {5, 3}},
        {{Shard(0)}, {Replicate()}},

@@ -641,6 +641,7 @@ void refuse_two_meshes(const JoinedWorld& world) {
       {"index_put_, tensor", [&] { b.clone().index_put_(List({index_a}), a.select(0, 0)); }},
       {"_foreach_add",
        [&] { at::_foreach_add(std::vector<at::Tensor>{a}, std::vector<at::Tensor>{b}); }},
+      {"index_reduce", [&] { at::index_reduce(a, 0, places, b, "prod"); }},
       {"bucketize (no rule)", [&] { at::bucketize(a, row); }},
   };
   for (const auto& [name, call] : calls) {

@@ -187,6 +187,14 @@ TEST(WireBytesTest, AddedRowsTravelToTheirOwnersAlone) {
   EXPECT_TRUE(at::equal(local_of(at::scatter_add(nodes, 0, each, edges)), expected));
   // Six elements, each with its row and column.
   EXPECT_EQ(wire.bytes_sent() - before, counts + 6 * (4 + 8 + 8));
+
+  const int64_t before_products = wire.bytes_sent();
+  const at::Tensor products =
+      at::index_reduce(nodes, 0, ShardTensor(owners, rows({12})), edges + 1, "prod");
+  expected = at::ones({2, 3});
+  expected[0].mul_(values[1] + 1);
+  EXPECT_TRUE(at::equal(local_of(products), expected));
+  EXPECT_EQ(wire.bytes_sent() - before_products, counts + 2 * 8 + 2 * 3 * 4);
 }
 
 // What is written is gathered, and its gradient is cut where it lies. What is added at places is

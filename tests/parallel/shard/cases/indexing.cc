@@ -4,6 +4,7 @@
 #include "ATen/ATen.h"
 #include "parallel/shard/tensor/shard_tensor_impl.h"
 #include "tests/parallel/shard/operator_cases.h"
+#include "tests/parallel/shard/raising_call.h"
 
 namespace meshrun {
 namespace {
@@ -151,6 +152,59 @@ OperatorCase scatter_reduce(Draw& draw) {
       }};
 }
 
+OperatorCase index_reduce(Draw& draw) {
+  Lengths shape(static_cast<size_t>(draw.one_of<int64_t>({0, 1, 1, 2, 2, 3})));
+  for (int64_t& extent : shape) extent = draw.extent();
+  const auto ndim = static_cast<int64_t>(shape.size());
+  const int64_t dim = ndim == 0 ? -draw.integer(0, 1) : draw.integer(-ndim, ndim - 1);
+  const std::string reduce = draw.one_of<std::string>({"prod", "mean", "amax", "amin"});
+  const bool include_self = draw.chance(0.5);
+  at::Tensor x = reduced_values(draw, draw.normal(shape), reduce);
+  const int64_t extent = ndim == 0 ? 1 : x.size(dim);
+  const int64_t count = ndim == 0 ? 1 : draw.integer(0, 9);
+  if (ndim > 0) shape[static_cast<size_t>(dim < 0 ? dim + ndim : dim)] = count;
+  at::Tensor source = reduced_values(draw, draw.normal(shape), reduce);
+  at::Tensor index = draw.integers({count}, 0, extent - 1);
+  if (count == 1 && draw.chance(0.5)) index = index.squeeze();
+  // LibTorch's gradient without the tensor itself takes int64 alone.
+  if (include_self && draw.chance(0.3)) index = index.to(at::kInt);
+  if (draw.chance(0.1)) {
+    const at::ScalarType type = draw.one_of<at::ScalarType>({at::kFloat, at::kLong, at::kByte});
+    x = at::nan_to_num(x * 4).to(type);
+    source = at::nan_to_num(source * 4).to(type);
+  }
+  OperatorCase drawn{
+      "index_reduce " + reduce, {index, source, x}, [=](const Tensors& t) {
+        const auto call = [&](const at::Tensor& to, const at::Tensor& rows,
+                              const at::Tensor& values) {
+          return at::index_reduce(to, dim, rows, values, reduce, include_self);
+        };
+        at::Tensor y = t[2] * 1;
+        y.index_reduce_(dim, t[0], t[1], reduce, include_self);
+        at::Tensor z = at::zeros_like(t[2].detach());
+        at::index_reduce_out(z, t[2].detach(), dim, t[0], t[1].detach(), reduce, include_self);
+        at::Tensor narrow = at::zeros_like(z, at::kShort);
+        return Tensors{call(t[2], t[0], t[1]),
+                       y,
+                       z,
+                       raises([&] { at::index_reduce(t[2], dim, t[0], t[1], "sum"); }),
+                       raises([&] { at::index_reduce(t[2], ndim + 1, t[0], t[1], reduce); }),
+                       raises([&] {
+                         call(t[2], t[0].reshape({1, -1}), t[1]);
+                       }),
+                       raises([&] { call(t[2], t[0].to(at::kDouble), t[1]); }),
+                       raises([&] { call(t[2], t[0], t[1].to(at::kShort)); }),
+                       raises([&] { call(t[2], t[0], t[1].unsqueeze(0)); }),
+                       raises([&] { call(t[2] > 0, t[0], t[1] > 0); }),
+                       raises([&] {
+                         at::index_reduce_out(narrow, t[2].detach(), dim, t[0], t[1].detach(),
+                                              reduce);
+                       })};
+      }};
+  if (draw.chance(0.4)) drawn.plain = {static_cast<size_t>(draw.integer(0, 1))};
+  return drawn;
+}
+
 OperatorCase index_rows(Draw& draw) {
   const at::Tensor x = draw.normal(shape_of(draw));
   const int64_t dim = draw.integer(0, 2);
@@ -237,7 +291,7 @@ OperatorCase ordered(Draw& draw) {
 const bool kRegistered = register_operator_cases("indexing", [](Draw& draw) {
   using Drawn = OperatorCase (*)(Draw&);
   return draw.one_of<Drawn>({&rows, &gather, &embedding, &scatter, &scatter_add, &scatter_reduce,
-                             &index_rows, &advanced, &masked, &ordered})(draw);
+                             &index_reduce, &index_rows, &advanced, &masked, &ordered})(draw);
 });
 
 }  // namespace
