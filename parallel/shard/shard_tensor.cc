@@ -188,7 +188,9 @@ at::Tensor ShardTensor::to_local(const OptionalPlacements& grad_placements) cons
 
 at::Tensor ShardTensor::full_tensor(const OptionalPlacements& grad_placements) const {
   const SpecPtr whole = target_spec(spec(), Placements(placements().size()));
-  const at::Tensor gathered = meshrun::redistribute(*this, whole);
+  // Also on a mesh of one rank, where nothing moves: programs write into what they gathered.
+  const bool is_whole = same(spec(), whole);
+  const at::Tensor gathered = meshrun::redistribute(*this, whole, {}, {.own_memory = !is_whole});
   return ShardTensor(gathered).to_local(grad_placements);
 }
 

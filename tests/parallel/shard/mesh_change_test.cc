@@ -2,6 +2,7 @@
 // those of the whole tensor, for drawn meshes, orders of ranks, layouts and uneven pieces.
 #include <gtest/gtest.h>
 
+#include <cstdlib>
 #include <numeric>
 #include <string>
 #include <utility>
@@ -136,7 +137,8 @@ void move_gradients(Draw& draw, const SpecPtr& from, const SpecPtr& to) {
 void move_between_drawn_meshes(const JoinedWorld& world) {
   Draw draw(20261129);
   const std::vector<ShardMesh::Ptr> meshes = drawn_meshes(draw, world);
-  for (int i = 0; i < 200; ++i) {
+  const int draws = std::getenv("MESHRUN_TEST_WHOLE") != nullptr ? 3000 : 200;
+  for (int i = 0; i < draws; ++i) {
     Lengths shape(static_cast<size_t>(draw.integer(0, 4)));
     for (int64_t& extent : shape) extent = draw.chance(0.05) ? 0 : draw.extent();
     const SpecPtr from = drawn_spec(draw, draw.one_of(meshes), shape, true);

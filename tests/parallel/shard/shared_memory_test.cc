@@ -72,10 +72,14 @@ std::vector<Way> ways(const ShardMesh::Ptr& mesh) {
     all.push_back({name + ", async", from, moved(to, true), Memory::kOwn});
     all.push_back({name + ", within operators", from, moved_within(to), Memory::kShared});
   }
-  for (const Placements& from :
-       {Placements{Replicate(), Replicate()}, Placements{Replicate(), Partial()},
-        Placements{Replicate(), Shard(0)}}) {
-    all.push_back({"full_tensor of " + to_string(from), from, full, Memory::kShared});
+  const std::vector<std::pair<Placements, Memory>> gathered = {
+      {{Replicate(), Replicate()}, Memory::kShared},
+      {{Replicate(), Partial()}, Memory::kOwn},
+      {{Replicate(), Shard(0)}, Memory::kOwn},
+      {{Shard(0), Replicate()}, Memory::kOwn},
+  };
+  for (const auto& [from, memory] : gathered) {
+    all.push_back({"full_tensor of " + to_string(from), from, full, memory});
   }
   all.push_back({"another mesh",
                  {Replicate(), Partial()},
