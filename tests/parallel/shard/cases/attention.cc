@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <limits>
 #include <optional>
 
@@ -54,6 +55,9 @@ const bool kRegistered = register_operator_cases("attention", [](Draw& draw) {
     for (int64_t& size : whole) {
       if (draw.chance(0.3)) size = 1;
     }
+    // LibTorch refuses a mask with more dimensions than the scores, which are ones here.
+    const size_t dims = std::max(query_batch.size(), key_batch.size()) + 2;
+    if (whole.size() > dims) whole.erase(whole.begin(), whole.end() - static_cast<int64_t>(dims));
     drawn.inputs.push_back(draw.normal(whole));
   }
   const std::optional<double> scale = draw.chance(0.3) ? std::optional<double>(0.4) : std::nullopt;
