@@ -1,9 +1,9 @@
 // Pooling to given extents, with windows of different sizes.
 //
-// An average along a cut dimension is a product with the matrix of its weights. Where there are
-// fewer outputs than pieces each rank adds up what it has (Partial); else it gathers its windows.
-// For maxima the windows are laid out one after the other, filled up with their last element, and
-// pooled as equal ones.
+// Averages of whole images are LibTorch's kernel's. Else the windows of each dimension are laid out
+// one after the other, filled up with zeros, and added up. Where there are fewer outputs than
+// pieces each rank adds up what it has (Partial); else it gathers its windows. For maxima the
+// windows are filled up with their last element, and pooled as equal ones.
 #include <algorithm>
 #include <limits>
 #include <tuple>
@@ -13,16 +13,16 @@
 #include "ATen/ops/adaptive_avg_pool1d.h"
 #include "ATen/ops/adaptive_avg_pool2d.h"
 #include "ATen/ops/adaptive_avg_pool3d.h"
+#include "ATen/ops/constant_pad_nd.h"
 #include "ATen/ops/empty.h"
-#include "ATen/ops/matmul.h"
 #include "ATen/ops/max_pool1d_with_indices.h"
 #include "ATen/ops/max_pool2d_with_indices.h"
 #include "ATen/ops/max_pool3d_with_indices.h"
 #include "ATen/ops/zeros.h"
 #include "fmt/format.h"
 #include "parallel/base/traced_calls.h"
+#include "parallel/collectives/call/autograd_node.h"
 #include "parallel/collectives/call/pieces.h"
-#include "parallel/collectives/tie.h"
 #include "parallel/shard/dispatch/local_map.h"
 #include "parallel/shard/dispatch/operator_table.h"
 #include "parallel/shard/operators/flat_indices.h"
@@ -69,24 +69,53 @@ struct Arguments {
   int64_t first;
 };
 
-// Rows: the windows of `outputs`; columns: the inputs of `range`.
-at::Tensor weights(SplitRange outputs, SplitRange range, int64_t inputs, int64_t all_outputs,
-                   const at::TensorOptions& options) {
-  at::Tensor matrix = at::zeros({outputs.size(), range.size()}, at::kDouble);
+// The averages of the windows of `outputs`, of which this rank has the inputs of `range`; the other
+// inputs are zeros. No product with a matrix of weights: a zero times an infinity is a NaN.
+at::Tensor averages(const at::Tensor& tensor, int64_t dim, SplitRange outputs, SplitRange range,
+                    int64_t inputs, int64_t all_outputs) {
+  std::vector<SplitRange> windows;
+  std::vector<double> sizes;
+  int64_t before = 0;  // outputs without inputs of this rank; there are others after
+  int64_t longest = 0;
   for (int64_t output = outputs.begin; output < outputs.end; ++output) {
     const SplitRange read = window(output, inputs, all_outputs);
-    const int64_t begin = std::max(read.begin, range.begin);
-    const int64_t end = std::min(read.end, range.end);
-    if (begin >= end) continue;
-    matrix[output - outputs.begin]
-        .narrow(0, begin - range.begin, end - begin)
-        .fill_(1.0 / static_cast<double>(read.size()));
+    const SplitRange own = {std::max(read.begin, range.begin), std::min(read.end, range.end)};
+    if (own.begin >= own.end) {
+      before += windows.empty();
+      continue;
+    }
+    windows.push_back(own);
+    sizes.push_back(static_cast<double>(read.size()));
+    longest = std::max(longest, own.size());
   }
-  return matrix.to(options);
-}
-
-at::Tensor multiply_along(const at::Tensor& tensor, int64_t dim, const at::Tensor& matrix) {
-  return at::matmul(tensor.movedim(dim, -1), matrix.t()).movedim(-1, dim).contiguous();
+  const auto count = static_cast<int64_t>(windows.size());
+  std::vector<int64_t> positions;
+  std::vector<int64_t> missing;
+  for (const SplitRange& own : windows) {
+    for (int64_t j = 0; j < longest; ++j) {
+      positions.push_back(std::min(own.begin + j, own.end - 1) - range.begin);
+      missing.push_back(j >= own.size());
+    }
+  }
+  std::vector<int64_t> along(static_cast<size_t>(tensor.dim()), 1);
+  const auto shaped = [&](const at::Tensor& values) {
+    along[static_cast<size_t>(dim)] = values.numel();
+    return values.to(tensor.device()).view(along);
+  };
+  const bool are_laid_out = count * longest == range.size();
+  at::Tensor elements =
+      are_laid_out ? tensor
+                   : tensor.index_select(dim, at::tensor(positions, at::kLong).to(tensor.device()));
+  if (std::find(missing.begin(), missing.end(), 1) != missing.end()) {
+    elements = elements.masked_fill(shaped(at::tensor(missing, at::kLong).to(at::kBool)), 0);
+  }
+  const at::Tensor sums = elements.unflatten(dim, {count, longest}).sum(dim + 1);
+  const at::Tensor result = sums / shaped(at::tensor(sizes, at::kDouble).to(tensor.scalar_type()));
+  if (count == outputs.size()) return result;
+  std::vector<int64_t> pad(static_cast<size_t>(2 * (tensor.dim() - dim)));
+  pad[pad.size() - 2] = before;
+  pad[pad.size() - 1] = outputs.size() - count - before;
+  return at::constant_pad_nd(result, pad);
 }
 
 // The axes that cut `dim` become Partial, and the dimension whole with `outputs`.
@@ -125,33 +154,28 @@ at::Tensor adaptive_avg_pool(const at::Tensor& self, at::IntArrayRef output_size
     if (is_summed[i]) result = summed_spec(result, dim, arguments.outputs[i]);
   }
   at::Tensor pooled = plan.gather(to_local(redistribute(self, spec)));
-  // Whole dimensions by LibTorch's kernel, which leaves the others as they are.
-  std::vector<int64_t> extents = arguments.outputs;
-  for (const WindowPlan::Cut& cut : plan.cuts()) {
-    extents[static_cast<size_t>(cut.dim - arguments.first)] = pooled.size(cut.dim);
+  // The gradient of LibTorch's kernel depends on its input for some extents, and the graphs of all
+  // ranks have to be alike: all of them use it, or none.
+  if (plan.cuts().empty() && !has_empty_piece(*spec)) {
+    if constexpr (dims == 1) pooled = at::adaptive_avg_pool1d(pooled, arguments.outputs);
+    if constexpr (dims == 2) pooled = at::adaptive_avg_pool2d(pooled, arguments.outputs);
+    if constexpr (dims == 3) pooled = at::adaptive_avg_pool3d(pooled, arguments.outputs);
+    return from_local(pooled, result);
   }
-  const bool has_elements = pooled.numel() > 0;
-  // Weights such as 1/3, and the sums, in float32; rounded once.
-  if (has_elements && !plan.cuts().empty() && at::isReducedFloatingType(dtype)) {
-    pooled = pooled.to(at::kFloat);
+  // Zeros are right for sums too: this rank adds nothing.
+  if (pooled.numel() == 0) {
+    return from_local(connected_zeros(pooled, result->local_shape()), result);
   }
-  if (has_elements && plan.cuts().size() < dims) {
-    if constexpr (dims == 1) pooled = at::adaptive_avg_pool1d(pooled, extents);
-    if constexpr (dims == 2) pooled = at::adaptive_avg_pool2d(pooled, extents);
-    if constexpr (dims == 3) pooled = at::adaptive_avg_pool3d(pooled, extents);
-  }
-  if (!has_elements) {
-    // Zeros are right for sums too: this rank adds nothing.
-    const at::Tensor zeros = at::zeros(result->local_shape(), pooled.options());
-    if (!pooled.requires_grad()) return from_local(zeros, result);
-    return from_local(tie(zeros, plan.cuts().size() < dims ? pooled.square() : pooled), result);
-  }
-  for (const WindowPlan::Cut& cut : plan.cuts()) {
-    const auto i = static_cast<size_t>(cut.dim - arguments.first);
-    const SplitRange outputs = is_summed[i] ? SplitRange{0, arguments.outputs[i]} : cut.owned;
-    pooled = multiply_along(
-        pooled, cut.dim,
-        weights(outputs, cut.range, self.size(cut.dim), arguments.outputs[i], pooled.options()));
+  // The sums in float32; rounded once.
+  if (at::isReducedFloatingType(dtype)) pooled = pooled.to(at::kFloat);
+  for (size_t i = 0; i < dims; ++i) {
+    const int64_t dim = arguments.first + static_cast<int64_t>(i);
+    const SplitRange all = {0, arguments.outputs[i]};
+    const WindowPlan::Cut* cut = plan.cut(dim);
+    pooled = cut == nullptr
+                 ? averages(pooled, dim, all, {0, self.size(dim)}, self.size(dim), all.end)
+                 : averages(pooled, dim, is_summed[i] ? all : cut->owned, cut->range,
+                            self.size(dim), all.end);
   }
   return from_local(pooled.to(dtype), result);
 }

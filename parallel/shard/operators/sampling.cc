@@ -225,13 +225,6 @@ void check_sampling(const at::Tensor& image, const at::Tensor& grid, const Sampl
                       modes.interpolation, modes.padding, modes.align_corners);
 }
 
-bool has_empty_piece(const ShardTensorSpec& spec) {
-  const std::vector<DimCut>& cuts = spec.layout().cuts();
-  return std::any_of(cuts.begin(), cuts.end(), [](const DimCut& cut) {
-    return std::find(cut.sizes.begin(), cut.sizes.end(), 0) != cut.sizes.end();
-  });
-}
-
 template <auto Sample>
 at::Tensor sample_grid(const at::Tensor& input, const at::Tensor& grid, int64_t interpolation,
                        int64_t padding, bool align_corners) {

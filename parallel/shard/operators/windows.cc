@@ -51,6 +51,13 @@ std::optional<CutDim> cut_of(const ShardTensorSpec& spec, int64_t dim) {
                 spec.layout().piece(dim, mesh.coordinate())};
 }
 
+bool has_empty_piece(const ShardTensorSpec& spec) {
+  const std::vector<DimCut>& cuts = spec.layout().cuts();
+  return std::any_of(cuts.begin(), cuts.end(), [](const DimCut& cut) {
+    return std::find(cut.sizes.begin(), cut.sizes.end(), 0) != cut.sizes.end();
+  });
+}
+
 SpecPtr windowed_spec(const SpecPtr& spec, const std::vector<int64_t>& whole) {
   Placements placements = gradient_spec(spec)->placements();
   for (int64_t dim = 0; dim < spec->ndim(); ++dim) {

@@ -34,6 +34,9 @@ struct CutDim {
 // Empty where the dimension is whole, or cut by axes of one rank alone.
 std::optional<CutDim> cut_of(const ShardTensorSpec& spec, int64_t dim);
 
+// Some rank has no part of such a tensor, where its local operators may have another graph.
+bool has_empty_piece(const ShardTensorSpec& spec);
+
 // `spec` without Partial, with `whole` dimensions whole, and every other dimension cut by axes that
 // one group stands for: one of them, or all of the mesh's.
 SpecPtr windowed_spec(const SpecPtr& spec, const std::vector<int64_t>& whole);

@@ -1,3 +1,4 @@
+#include <limits>
 #include <tuple>
 #include <vector>
 
@@ -78,25 +79,37 @@ OperatorCase draw_max(Draw& draw) {
   return drawn;
 }
 
+// Sometimes with numbers that a window without them must not have.
+at::Tensor draw_averaged(Draw& draw, const Numbers& shape) {
+  const at::Tensor x = draw.normal(shape);
+  if (draw.chance(0.2)) {
+    const double infinity = std::numeric_limits<double>::infinity();
+    x.view(-1)[draw.integer(0, x.numel() - 1)] =
+        draw.one_of<double>({infinity, -infinity, std::numeric_limits<double>::quiet_NaN()});
+  }
+  return x;
+}
+
 OperatorCase draw_average(Draw& draw) {
   const int64_t dims = draw.integer(1, 3);
   const Windows w = draw_windows(draw, dims, false);
   const bool include_pad = draw.chance(0.5);
   const std::optional<int64_t> divisor =
       draw.chance(0.2) ? std::optional<int64_t>(3) : std::nullopt;
-  return OperatorCase{words("avg_pool", w), {draw.normal(w.shape)}, [=](const Tensors& inputs) {
-                        const at::Tensor& x = inputs[0];
-                        if (dims == 1) {
-                          return Tensors{at::avg_pool1d(x, w.kernel, w.stride, w.padding,
-                                                        w.ceil_mode, include_pad)};
-                        }
-                        if (dims == 2) {
-                          return Tensors{at::avg_pool2d(x, w.kernel, w.stride, w.padding,
-                                                        w.ceil_mode, include_pad, divisor)};
-                        }
-                        return Tensors{at::avg_pool3d(x, w.kernel, w.stride, w.padding, w.ceil_mode,
-                                                      include_pad, divisor)};
-                      }};
+  return OperatorCase{
+      words("avg_pool", w), {draw_averaged(draw, w.shape)}, [=](const Tensors& inputs) {
+        const at::Tensor& x = inputs[0];
+        if (dims == 1) {
+          return Tensors{
+              at::avg_pool1d(x, w.kernel, w.stride, w.padding, w.ceil_mode, include_pad)};
+        }
+        if (dims == 2) {
+          return Tensors{
+              at::avg_pool2d(x, w.kernel, w.stride, w.padding, w.ceil_mode, include_pad, divisor)};
+        }
+        return Tensors{
+            at::avg_pool3d(x, w.kernel, w.stride, w.padding, w.ceil_mode, include_pad, divisor)};
+      }};
 }
 
 OperatorCase draw_adaptive(Draw& draw) {
@@ -108,7 +121,7 @@ OperatorCase draw_adaptive(Draw& draw) {
     shape.push_back(draw.extent());
     size.push_back(draw.integer(1, 7));
   }
-  at::Tensor x = draw.normal(shape);
+  at::Tensor x = is_max ? draw.normal(shape) : draw_averaged(draw, shape);
   if (is_max && draw.chance(0.3)) x = x.round();
   return OperatorCase{
       fmt::format("adaptive {} pool of {} to {}", is_max ? "max" : "avg", shape, size),
