@@ -5,6 +5,7 @@
 #include "ATen/autocast_mode.h"
 #include "ATen/core/grad_mode.h"
 #include "parallel/shard/dispatch/local_map.h"
+#include "parallel/shard/dispatch/operator_signature.h"
 
 namespace meshrun {
 namespace {
@@ -38,7 +39,9 @@ const PolicyTable& policy_table() {
         "reflection_pad1d", "reflection_pad2d", "replication_pad1d", "replication_pad2d",
         "replication_pad3d", "trace"}},
       {{CastPolicy::kNone, CastPolicy::kLibTorchs},
-       {"_upsample_nearest_exact1d",
+       {"_upsample_bicubic2d_aa",
+        "_upsample_bilinear2d_aa",
+        "_upsample_nearest_exact1d",
         "_upsample_nearest_exact2d",
         "_upsample_nearest_exact3d",
         "convolution",
@@ -67,6 +70,7 @@ const PolicyTable& policy_table() {
       {{CastPolicy::kNone, CastPolicy::kNone},
        {"_fft_r2c",
         "_pad_circular",
+        "_upsample_lanczos2d_aa",
         "adaptive_avg_pool1d",
         "adaptive_avg_pool2d",
         "adaptive_max_pool1d",
@@ -186,7 +190,9 @@ const PolicyTable& policy_table() {
     auto* by_name = new PolicyTable;
     for (const Group& group : *kGroups) {
       for (const char* op : group.operators) {
-        by_name->emplace(std::string("aten::") + op, group.policies);
+        const std::string name = std::string("aten::") + op;
+        // Another version of LibTorch may not have it.
+        if (find_operator(name)) by_name->emplace(name, group.policies);
       }
     }
     return by_name;

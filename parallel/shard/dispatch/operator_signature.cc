@@ -79,12 +79,15 @@ bool has_form(const c10::FunctionSchema& schema, std::initializer_list<c10::Type
          returns.front().alias_info() == nullptr;
 }
 
-c10::OperatorHandle operator_named(const std::string& name) {
+std::optional<c10::OperatorHandle> find_operator(const std::string& name) {
   const size_t dot = name.find('.', name.find("::"));
-  const c10::OperatorName wanted =
+  return c10::Dispatcher::singleton().findSchema(
       dot == std::string::npos ? c10::OperatorName(name, "")
-                               : c10::OperatorName(name.substr(0, dot), name.substr(dot + 1));
-  const auto handle = c10::Dispatcher::singleton().findSchema(wanted);
+                               : c10::OperatorName(name.substr(0, dot), name.substr(dot + 1)));
+}
+
+c10::OperatorHandle operator_named(const std::string& name) {
+  const std::optional<c10::OperatorHandle> handle = find_operator(name);
   TORCH_CHECK_VALUE(handle.has_value(), "LibTorch has no operator '", name, "'");
   return *handle;
 }

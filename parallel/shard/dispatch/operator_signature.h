@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <functional>
 #include <initializer_list>
+#include <optional>
 #include <string>
 #include <type_traits>
 #include <vector>
@@ -51,7 +52,8 @@ constexpr c10::TypeKind kTypeKind =
 bool has_form(const c10::FunctionSchema& schema, std::initializer_list<c10::TypeKind> kinds,
               bool in_place);
 
-// "aten::add.Tensor". Raises c10::Error where LibTorch does not know the name.
+// "aten::add.Tensor". Absent, and c10::Error, where LibTorch does not know the name.
+std::optional<c10::OperatorHandle> find_operator(const std::string& name);
 c10::OperatorHandle operator_named(const std::string& name);
 
 // All defined tensors among the last `count` values, those in lists too, in order.

@@ -104,13 +104,12 @@ at::Tensor averages(const at::Tensor& tensor, int64_t dim, SplitRange outputs, S
   };
   const bool are_laid_out = count * longest == range.size();
   at::Tensor elements =
-      are_laid_out ? tensor
-                   : tensor.index_select(dim, at::tensor(positions, at::kLong).to(tensor.device()));
+      are_laid_out ? tensor : tensor.index_select(dim, constant(positions).to(tensor.device()));
   if (std::find(missing.begin(), missing.end(), 1) != missing.end()) {
-    elements = elements.masked_fill(shaped(at::tensor(missing, at::kLong).to(at::kBool)), 0);
+    elements = elements.masked_fill(shaped(constant(missing).to(at::kBool)), 0);
   }
   const at::Tensor sums = elements.unflatten(dim, {count, longest}).sum(dim + 1);
-  const at::Tensor result = sums / shaped(at::tensor(sizes, at::kDouble).to(tensor.scalar_type()));
+  const at::Tensor result = sums / shaped(constant(sizes).to(tensor.scalar_type()));
   if (count == outputs.size()) return result;
   std::vector<int64_t> pad(static_cast<size_t>(2 * (tensor.dim() - dim)));
   pad[pad.size() - 2] = before;

@@ -1,17 +1,19 @@
 // Interpolation. Every mode is a product of one-dimensional ones: whole dimensions go through
-// LibTorch's kernel, cut ones through the taps of each output (positions and weights, computed as
-// LibTorch computes them for the whole tensor).
+// LibTorch's kernel, cut ones through the taps of each output (interpolation_taps.h).
 #include <algorithm>
-#include <array>
 #include <bit>
+#include <numeric>
+#include <optional>
+#include <string>
 #include <utility>
 #include <vector>
 
-#include "ATen/native/UpSample.h"
+#include "ATen/core/dispatch/Dispatcher.h"
+#include "ATen/ops/_upsample_bicubic2d_aa.h"
+#include "ATen/ops/_upsample_bilinear2d_aa.h"
 #include "ATen/ops/_upsample_nearest_exact1d.h"
 #include "ATen/ops/_upsample_nearest_exact2d.h"
 #include "ATen/ops/_upsample_nearest_exact3d.h"
-#include "ATen/ops/index_select.h"
 #include "ATen/ops/upsample_bicubic2d.h"
 #include "ATen/ops/upsample_bilinear2d.h"
 #include "ATen/ops/upsample_linear1d.h"
@@ -19,132 +21,51 @@
 #include "ATen/ops/upsample_nearest2d.h"
 #include "ATen/ops/upsample_nearest3d.h"
 #include "ATen/ops/upsample_trilinear3d.h"
+#include "ATen/ops/zeros.h"
 #include "c10/util/SmallVector.h"
 #include "fmt/format.h"
-#include "parallel/base/traced_calls.h"
 #include "parallel/collectives/call/pieces.h"
 #include "parallel/shard/dispatch/local_map.h"
+#include "parallel/shard/dispatch/operator_signature.h"
 #include "parallel/shard/dispatch/operator_table.h"
+#include "parallel/shard/operators/assign.h"
+#include "parallel/shard/operators/interpolation_taps.h"
 #include "parallel/shard/operators/windows.h"
 #include "parallel/shard/redistribute/redistribution_plans.h"
 
 namespace meshrun {
 namespace {
 
-enum class Mode : uint8_t { kNearest, kNearestExact, kLinear, kCubic };
+using Mode = InterpolationMode;
 using Scale = std::optional<double>;
 
 // The rule of window plans whose key has the mode, the extents and the scales.
 const char kInterpolationRule = 0;
 
-// What an output of one dimension is a weighted sum of.
-struct Taps {
-  int64_t count = 1;
-  std::array<int64_t, 4> positions{};
-  std::array<double, 4> weights{1};
-};
-
-struct Interpolation {
-  Mode mode;
-  bool align_corners;
-  // LibTorch computes positions in the tensor's dtype.
-  bool in_double;
-
-  Taps taps(int64_t output, int64_t inputs, int64_t outputs, Scale scale) const;
-};
-
-template <typename Number>
-Taps linear_taps(const Interpolation& how, int64_t output, int64_t inputs, int64_t outputs,
-                 Scale scale) {
-  Taps taps{2};
-  Number first = 0, second = 0;
-  const auto ratio =
-      at::native::area_pixel_compute_scale<Number>(inputs, outputs, how.align_corners, scale);
-  at::native::compute_source_index_and_lambda<Number, Number>(taps.positions[0], taps.positions[1],
-                                                              first, second, ratio, output, inputs,
-                                                              outputs, how.align_corners);
-  taps.weights = {first, second};
-  return taps;
-}
-
-template <typename Number>
-Taps cubic_taps(const Interpolation& how, int64_t output, int64_t inputs, int64_t outputs,
-                Scale scale) {
-  Taps taps{4};
-  const auto ratio =
-      at::native::area_pixel_compute_scale<Number>(inputs, outputs, how.align_corners, scale);
-  const auto place = at::native::area_pixel_compute_source_index<Number>(
-      ratio, output, how.align_corners, /*cubic=*/true);
-  int64_t base = 0;
-  Number fraction = 0;
-  at::native::guard_index_and_lambda(place, inputs, base, fraction);
-  Number weights[4];
-  at::native::get_cubic_upsample_coefficients<Number>(weights, fraction);
-  for (int64_t j = 0; j < 4; ++j) {
-    taps.positions[static_cast<size_t>(j)] = std::clamp<int64_t>(base - 1 + j, 0, inputs - 1);
-    taps.weights[static_cast<size_t>(j)] = weights[j];
-  }
-  return taps;
-}
-
-Taps Interpolation::taps(int64_t output, int64_t inputs, int64_t outputs, Scale scale) const {
-  switch (mode) {
-    case Mode::kNearest:
-      return {1, {at::native::nearest_idx(output, inputs, outputs, scale)}, {1}};
-    case Mode::kNearestExact:
-      return {1, {at::native::nearest_exact_idx(output, inputs, outputs, scale)}, {1}};
-    case Mode::kLinear:
-      return in_double ? linear_taps<double>(*this, output, inputs, outputs, scale)
-                       : linear_taps<float>(*this, output, inputs, outputs, scale);
-    case Mode::kCubic:
-      break;
-  }
-  return in_double ? cubic_taps<double>(*this, output, inputs, outputs, scale)
-                   : cubic_taps<float>(*this, output, inputs, outputs, scale);
-}
-
-WindowedDim windows_of(const Interpolation& how, int64_t inputs, int64_t outputs, Scale scale) {
-  return {outputs, [=](int64_t output) {
-            const Taps taps = how.taps(output, inputs, outputs, scale);
-            const auto begin = taps.positions.begin();
-            const auto [least, most] = std::minmax_element(begin, begin + taps.count);
-            return SplitRange{*least, *most + 1};
-          }};
-}
-
-// This rank's outputs along a cut dimension, from the range that it gathered.
-at::Tensor interpolate_cut(const at::Tensor& gathered, const WindowPlan::Cut& cut,
-                           const Interpolation& how, int64_t inputs, int64_t outputs, Scale scale) {
-  std::vector<std::vector<int64_t>> positions(4);
-  std::vector<std::vector<double>> weights(4);
-  int64_t count = 0;
-  for (int64_t output = cut.owned.begin; output < cut.owned.end; ++output) {
-    const Taps taps = how.taps(output, inputs, outputs, scale);
-    count = taps.count;
-    for (size_t j = 0; j < static_cast<size_t>(count); ++j) {
-      positions[j].push_back(taps.positions[j] - cut.range.begin);
-      weights[j].push_back(taps.weights[j]);
-    }
-  }
-  std::vector<int64_t> along(static_cast<size_t>(gathered.dim()), 1);
-  along[static_cast<size_t>(cut.dim)] = cut.owned.size();
-  at::Tensor sum;
-  for (size_t j = 0; j < static_cast<size_t>(count); ++j) {
-    const at::Tensor picked =
-        gathered.index_select(cut.dim, constant(positions[j]).to(gathered.device()));
-    if (count == 1) return picked;
-    const at::Tensor weight = constant(weights[j]).to(gathered.options()).view(along);
-    sum = sum.defined() ? sum + picked * weight : picked * weight;
-  }
-  return sum;
+at::Tensor lanczos_kernel(const at::Tensor& local, at::IntArrayRef size, bool align, Scale high,
+                          Scale wide) {
+  // Not all versions of LibTorch have a header for it.
+  static const auto op =
+      operator_named("aten::_upsample_lanczos2d_aa")
+          .typed<at::Tensor(const at::Tensor&, c10::SymIntArrayRef, bool, Scale, Scale)>();
+  return op.call(local, c10::fromIntArrayRefSlow(size), align, high, wide);
 }
 
 // LibTorch's kernel on whole dimensions.
 at::Tensor interpolate_locally(const at::Tensor& local, at::IntArrayRef size,
                                const Interpolation& how, const std::vector<Scale>& scales) {
   const bool align = how.align_corners;
-  if (how.mode == Mode::kCubic) {
-    return at::upsample_bicubic2d(local, size, align, scales[0], scales[1]);
+  switch (how.mode) {
+    case Mode::kCubic:
+      return at::upsample_bicubic2d(local, size, align, scales[0], scales[1]);
+    case Mode::kAntialiasedLinear:
+      return at::_upsample_bilinear2d_aa(local, size, align, scales[0], scales[1]);
+    case Mode::kAntialiasedCubic:
+      return at::_upsample_bicubic2d_aa(local, size, align, scales[0], scales[1]);
+    case Mode::kAntialiasedLanczos:
+      return lanczos_kernel(local, size, align, scales[0], scales[1]);
+    default:
+      break;
   }
   if (size.size() == 1) {
     if (how.mode == Mode::kLinear) return at::upsample_linear1d(local, size, align, scales[0]);
@@ -167,8 +88,50 @@ at::Tensor interpolate_locally(const at::Tensor& local, at::IntArrayRef size,
              : at::_upsample_nearest_exact3d(local, size, scales[0], scales[1], scales[2]);
 }
 
+// The kernel on the dimensions that the plan leaves whole. The others are channels meanwhile: where
+// the kernel sees them at all it also reads neighbours, whose weights are zero but which may be
+// infinite.
+at::Tensor interpolate_whole_dims(const at::Tensor& gathered, at::IntArrayRef size,
+                                  const Interpolation& how, const std::vector<Scale>& scales,
+                                  const WindowPlan& plan) {
+  std::vector<int64_t> order = {0, 1};
+  std::vector<int64_t> whole;
+  for (int64_t dim = 2; dim < gathered.dim(); ++dim) {
+    (plan.cut(dim) == nullptr ? whole : order).push_back(dim);
+  }
+  const auto first_whole = static_cast<int64_t>(order.size());
+  order.insert(order.end(), whole.begin(), whole.end());
+  const at::Tensor moved = gathered.permute(order);
+  std::vector<int64_t> result = moved.sizes().vec();
+  std::vector<int64_t> shape = {moved.size(0), c10::multiply_integers(moved.sizes().slice(
+                                                   1, static_cast<size_t>(first_whole) - 1))};
+  std::vector<int64_t> extents;
+  std::vector<Scale> own_scales;
+  // Antialiased modes have kernels for images alone.
+  if (how.antialiases()) {
+    shape.push_back(1);
+    extents.push_back(1);
+    own_scales.emplace_back();
+  }
+  for (size_t i = 0; i < whole.size(); ++i) {
+    const auto of = static_cast<size_t>(whole[i] - 2);
+    shape.push_back(gathered.size(whole[i]));
+    extents.push_back(size[of]);
+    own_scales.push_back(scales[of]);
+    result[static_cast<size_t>(first_whole) + i] = size[of];
+  }
+  std::vector<int64_t> back(order.size());
+  for (size_t i = 0; i < order.size(); ++i) {
+    back[static_cast<size_t>(order[i])] = static_cast<int64_t>(i);
+  }
+  return interpolate_locally(moved.reshape(shape), extents, how, own_scales)
+      .reshape(result)
+      .permute(back);
+}
+
 void check(const at::Tensor& self, at::IntArrayRef size, size_t dims) {
   bool is_valid = self.dim() == static_cast<int64_t>(dims) + 2 && size.size() == dims;
+  is_valid = is_valid && self.size(1) > 0;
   for (size_t i = 0; i < dims && is_valid; ++i) {
     is_valid = size[i] > 0 && self.size(static_cast<int64_t>(i) + 2) > 0;
   }
@@ -178,47 +141,69 @@ void check(const at::Tensor& self, at::IntArrayRef size, size_t dims) {
   }
 }
 
+// Raises what LibTorch raises for such a dtype, also on a rank without outputs.
+void check_kernel(const at::Tensor& self, at::IntArrayRef size, const Interpolation& how,
+                  const std::vector<Scale>& scales) {
+  if (self.scalar_type() == at::kFloat || self.scalar_type() == at::kDouble) return;
+  std::vector<int64_t> extents;
+  for (size_t i = 0; i < size.size(); ++i) {
+    extents.push_back(size[i] == self.size(static_cast<int64_t>(i) + 2) ? 1 : 2);
+  }
+  const at::TensorOptions options =
+      at::TensorOptions().dtype(self.scalar_type()).device(self.device());
+  interpolate_locally(at::zeros(std::vector<int64_t>(size.size() + 2, 1), options), extents, how,
+                      std::vector<Scale>(scales.size()));
+}
+
 at::Tensor interpolate(const at::Tensor& self, at::IntArrayRef size, Mode mode, bool align_corners,
                        std::vector<Scale> scales) {
   const size_t dims = scales.size();
   check(self, size, dims);
-  const Interpolation how{mode, align_corners, self.scalar_type() == at::kDouble};
-  // Weighted sums of integers are rounded in ways of their own.
-  const bool cuts = at::isFloatingType(self.scalar_type()) || mode == Mode::kNearest ||
-                    mode == Mode::kNearestExact;
-  std::vector<int64_t> whole;
+  const Interpolation how{mode, align_corners, self.scalar_type() == at::kDouble, self.is_cpu()};
+  check_kernel(self, size, how, scales);
+  std::vector<InterpolatedDim> along;
+  // Weighted sums of integers are rounded in ways of their own, which depend on the channels too.
+  const bool has_whole_channels = !at::isFloatingType(self.scalar_type()) && !how.picks();
+  bool is_whole = has_whole_channels;
   c10::SmallVector<int64_t, 24> key = {rule_number(&kInterpolationRule), static_cast<int64_t>(mode),
-                                       int64_t{how.align_corners}, int64_t{how.in_double}};
+                                       int64_t{how.align_corners}, int64_t{how.in_double},
+                                       int64_t{how.on_cpu}};
   for (size_t i = 0; i < dims; ++i) {
-    if (!cuts) whole.push_back(static_cast<int64_t>(i) + 2);
+    along.emplace_back(how, self.size(static_cast<int64_t>(i) + 2), size[i], scales[i]);
+    is_whole |= along.back().has_doubtful_scale();
     key.append(
         {size[i], int64_t{scales[i].has_value()}, std::bit_cast<int64_t>(scales[i].value_or(0.0))});
   }
+  // Where the result has one column, LibTorch's antialiased kernels for the CPU give every row the
+  // values of the first one. Cut or not, the result is LibTorch's.
+  is_whole |= how.antialiases() && how.on_cpu && size.back() == 1 && size[0] != self.size(2);
+  std::vector<int64_t> whole(is_whole ? dims : 0);
+  std::iota(whole.begin(), whole.end(), 2);
+  if (has_whole_channels) whole.push_back(1);
   const SpecPtr spec = windowed_spec(spec_of(self), whole);
   const WindowPlan plan(spec, {.first = 2}, key, [&] {
     std::vector<WindowedDim> windows;
-    for (size_t i = 0; i < dims; ++i) {
-      const int64_t dim = static_cast<int64_t>(i) + 2;
-      windows.push_back(windows_of(how, self.size(dim), size[i], scales[i]));
-    }
+    for (const InterpolatedDim& dim : along) windows.push_back(dim.windows());
     return windows;
   });
   at::Tensor result = plan.gather(to_local(redistribute(self, spec)));
   if (!plan.computes()) return from_local(plan.nothing(result, false), plan.result());
-  const bool in_float = at::isReducedFloatingType(self.scalar_type()) && !plan.cuts().empty();
-  if (in_float) result = result.to(at::kFloat);
-  if (plan.cuts().size() < dims) {
-    std::vector<int64_t> extents = size.vec();
-    std::vector<Scale> local_scales = scales;
-    for (const WindowPlan::Cut& cut : plan.cuts()) {
-      extents[static_cast<size_t>(cut.dim - 2)] = result.size(cut.dim);
-      local_scales[static_cast<size_t>(cut.dim - 2)] = std::nullopt;
-    }
-    result = interpolate_locally(result, extents, how, local_scales);
+  if (plan.cuts().empty()) {
+    return from_local(interpolate_locally(result, size, how, scales), plan.result());
   }
-  for (const WindowPlan::Cut& cut : plan.cuts()) {
-    const auto i = static_cast<size_t>(cut.dim - 2);
-    result = interpolate_cut(result, cut, how, self.size(cut.dim), size[i], scales[i]);
+  const bool in_float = at::isReducedFloatingType(self.scalar_type());
+  if (in_float) result = result.to(at::kFloat);
+  if (plan.cuts().size() < dims && mode != Mode::kCubic) {
+    result = interpolate_whole_dims(result, size, how, scales, plan);
+  }
+  for (size_t i = 0; i < dims; ++i) {
+    const int64_t dim = static_cast<int64_t>(i) + 2;
+    if (const WindowPlan::Cut* cut = plan.cut(dim)) {
+      result = along[i].apply(result, dim, cut->range.begin, cut->owned);
+    } else if (mode == Mode::kCubic) {
+      // LibTorch has no cubic kernel of one dimension.
+      result = along[i].apply(result, dim, 0, {0, size[i]});
+    }
   }
   if (in_float) result = result.to(self.scalar_type());
   return from_local(result, plan.result());
@@ -251,22 +236,35 @@ at::Tensor linear3d(const at::Tensor& self, at::IntArrayRef size, bool align, Sc
 }
 
 const Movement kTaps = {"Shard of any dim, Replicate",
-                        "what outputs read of other pieces, exact bytes; a Partial is reduced",
+                        "what outputs read of other pieces, exact bytes; a Partial is reduced. "
+                        "Gathered: integers except "
+                        "by the nearest modes, a scale factor that only some of LibTorch's kernels "
+                        "take, one column that "
+                        "is antialiased",
                         "the same, back"};
 
-const bool kRegistered =
-    OperatorFamily("interpolation")
-        .above_autograd("aten::upsample_nearest1d", &nearest1d<Mode::kNearest>, kTaps)
-        .above_autograd("aten::upsample_nearest2d", &nearest2d<Mode::kNearest>, kTaps)
-        .above_autograd("aten::upsample_nearest3d", &nearest3d<Mode::kNearest>, kTaps)
-        .above_autograd("aten::_upsample_nearest_exact1d", &nearest1d<Mode::kNearestExact>, kTaps)
-        .above_autograd("aten::_upsample_nearest_exact2d", &nearest2d<Mode::kNearestExact>, kTaps)
-        .above_autograd("aten::_upsample_nearest_exact3d", &nearest3d<Mode::kNearestExact>, kTaps)
-        .above_autograd("aten::upsample_linear1d", &linear1d, kTaps)
-        .above_autograd("aten::upsample_bilinear2d", &smooth2d<Mode::kLinear>, kTaps)
-        .above_autograd("aten::upsample_trilinear3d", &linear3d, kTaps)
-        .above_autograd("aten::upsample_bicubic2d", &smooth2d<Mode::kCubic>, kTaps)
-        .registered();
+const bool kRegistered = [] {
+  auto family = OperatorFamily("interpolation");
+  const auto add = [&]<auto Function>(const char* op) {
+    if (!find_operator(op)) return;  // LibTorch 2.11 has no Lanczos filter
+    family.above_autograd(op, Function, kTaps)
+        .below_autograd(std::string(op) + ".out", &Into<Function>::call, kTaps);
+  };
+  add.template operator()<&nearest1d<Mode::kNearest>>("aten::upsample_nearest1d");
+  add.template operator()<&nearest2d<Mode::kNearest>>("aten::upsample_nearest2d");
+  add.template operator()<&nearest3d<Mode::kNearest>>("aten::upsample_nearest3d");
+  add.template operator()<&nearest1d<Mode::kNearestExact>>("aten::_upsample_nearest_exact1d");
+  add.template operator()<&nearest2d<Mode::kNearestExact>>("aten::_upsample_nearest_exact2d");
+  add.template operator()<&nearest3d<Mode::kNearestExact>>("aten::_upsample_nearest_exact3d");
+  add.template operator()<&linear1d>("aten::upsample_linear1d");
+  add.template operator()<&smooth2d<Mode::kLinear>>("aten::upsample_bilinear2d");
+  add.template operator()<&linear3d>("aten::upsample_trilinear3d");
+  add.template operator()<&smooth2d<Mode::kCubic>>("aten::upsample_bicubic2d");
+  add.template operator()<&smooth2d<Mode::kAntialiasedLinear>>("aten::_upsample_bilinear2d_aa");
+  add.template operator()<&smooth2d<Mode::kAntialiasedCubic>>("aten::_upsample_bicubic2d_aa");
+  add.template operator()<&smooth2d<Mode::kAntialiasedLanczos>>("aten::_upsample_lanczos2d_aa");
+  return family.registered();
+}();
 
 }  // namespace
 }  // namespace meshrun

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <functional>
+#include <limits>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -67,6 +68,9 @@ const bool kDerivatives = register_rank_function("window_derivatives", [] {
   check("avg_pool1d", [&](const Tensor& t) { return at::avg_pool1d(t, 3, 2, 1); });
   check("upsample_linear1d", [&](const Tensor& t) {
     return at::upsample_linear1d(t, std::vector<int64_t>{9}, false, std::optional<double>());
+  });
+  check("antialiased", [&](const Tensor& t) {
+    return at::_upsample_bicubic2d_aa(t.unsqueeze(3), {4, 2}, false, std::nullopt, std::nullopt);
   });
   check("pad", [&](const Tensor& t) { return at::pad(t, {2, 1}, "reflect"); });
 });
@@ -204,6 +208,72 @@ const bool kEps = register_rank_function("rms_norm_eps", [] {
 });
 TEST(WindowOperatorsTest, RmsNormHasLibTorchsDefaultEps) {
   expect_success(run_ranks("rms_norm_eps", env_ranks(2)));
+}
+
+// Infinities and NaNs go where LibTorch's kernels for the whole image carry them. Ratios of extents
+// are exact: a weight of zero is then one on every CPU.
+const bool kInfinities = register_rank_function("window_infinities", [] {
+  const JoinedWorld world;
+  const ShardMesh::Ptr mesh = line_of(world);
+  const double infinity = std::numeric_limits<double>::infinity();
+  struct Call {
+    const char* name;
+    std::function<Tensor(const Tensor&, at::IntArrayRef)> call;
+    std::vector<int64_t> to;
+  };
+  const auto linear = [](const Tensor& x, at::IntArrayRef to) {
+    return at::upsample_bilinear2d(x, to, false);
+  };
+  const auto cubic = [](const Tensor& x, at::IntArrayRef to) {
+    return at::upsample_bicubic2d(x, to, false);
+  };
+  const auto antialiased = [](const Tensor& x, at::IntArrayRef to) {
+    return at::_upsample_bilinear2d_aa(x, to, false);
+  };
+  const Call calls[] = {
+      {"nearest",
+       [](const Tensor& x, at::IntArrayRef to) { return at::upsample_nearest2d(x, to); },
+       {14, 11}},
+      {"linear", linear, {14, 16}},
+      {"linear, one extent", linear, {7, 16}},
+      {"aligned linear",
+       [](const Tensor& x, at::IntArrayRef to) { return at::upsample_bilinear2d(x, to, true); },
+       {13, 15}},
+      {"cubic", cubic, {14, 16}},
+      {"cubic, less", cubic, {14, 4}},
+      {"antialiased linear", antialiased, {14, 4}},
+      {"antialiased linear, one extent", antialiased, {7, 4}},
+      {"antialiased cubic",
+       [](const Tensor& x, at::IntArrayRef to) { return at::_upsample_bicubic2d_aa(x, to, false); },
+       {14, 4}},
+      {"averages",
+       [](const Tensor& x, at::IntArrayRef to) { return at::adaptive_avg_pool2d(x, to); },
+       {3, 4}},
+      {"an average",
+       [](const Tensor& x, at::IntArrayRef to) { return at::adaptive_avg_pool2d(x, to); },
+       {1, 5}},
+  };
+  for (const double value : {infinity, -infinity, std::numeric_limits<double>::quiet_NaN()}) {
+    for (const int64_t dim : {2, 3}) {
+      const SpecPtr spec = cut(mesh, {1, 2, 7, 8}, dim,
+                               dim == 2 ? std::vector<int64_t>{4, 3} : std::vector<int64_t>{3, 5});
+      for (const int64_t row : {0, 3, 4}) {
+        Tensor whole = at::arange(112, at::kDouble).view({1, 2, 7, 8}) / 16;
+        whole[0][1][row][2] = value;
+        const auto d = static_cast<size_t>(dim);
+        const Tensor part =
+            whole.narrow(dim, spec->box().offsets[d], spec->local_shape()[d]).contiguous();
+        for (const auto& [name, call, to] : calls) {
+          const Tensor is = ShardTensor(call(ShardTensor(part, spec), to)).full_tensor();
+          EXPECT_TRUE(at::allclose(is, call(whole, to), 1e-10, 1e-10, /*equal_nan=*/true))
+              << name << " of " << value << " in row " << row << ", dimension " << dim << " cut";
+        }
+      }
+    }
+  }
+});
+TEST(WindowOperatorsTest, InfinitiesGoWhereLibTorchHasThem) {
+  expect_success(run_ranks("window_infinities", env_ranks(2)));
 }
 
 const bool kWrong = register_rank_function("window_wrong", [] {
