@@ -6,8 +6,8 @@
 
 #include "ATen/native/UpSample.h"
 #include "ATen/ops/index_select.h"
-#include "ATen/ops/tensor.h"
 #include "c10/util/MathConstants.h"
+#include "parallel/base/traced_calls.h"
 
 namespace meshrun {
 namespace {
@@ -163,13 +163,12 @@ at::Tensor InterpolatedDim::apply(const at::Tensor& inputs, int64_t dim, int64_t
       positions.push_back(all[i].positions[tap] - first);
       weights.push_back(all[i].weights[tap]);
     }
-    const at::Tensor picked =
-        inputs.index_select(dim, at::tensor(positions, at::kLong).to(inputs.device()));
+    const at::Tensor picked = inputs.index_select(dim, constant(positions).to(inputs.device()));
     if (how_.picks()) return picked;
-    at::Tensor product = picked * at::tensor(weights, at::kDouble).to(inputs.options()).view(along);
+    at::Tensor product = picked * constant(weights).to(inputs.options()).view(along);
     // Not a weight of zero, which would make a NaN of an infinity.
     if (j >= *fewest) {
-      const at::Tensor ended = at::tensor(counts, at::kLong).le(j).to(inputs.device());
+      const at::Tensor ended = constant(counts).le(j).to(inputs.device());
       product = product.masked_fill(ended.view(along), 0);
     }
     sum = sum.defined() ? sum + product : product;

@@ -144,8 +144,8 @@ at::Tensor median_of_all(const at::Tensor& self) {
 
 const Movement kMedian = {
     "any Shard, Replicate",
-    "a Partial is reduced; where the tensor is cut, 256 counts for each byte of its dtype, "
-    "all-reduced",
+    "a Partial is reduced; where the tensor is cut, 256 counts for each byte of its dtype and, of "
+    "floating-point numbers, the count of NaNs, all-reduced",
     "the number of equal elements"};
 
 const bool kRegistered = OperatorFamily("reductions")

@@ -319,11 +319,11 @@ const bool kRegistered =
         .below_autograd(
             "aten::pixel_shuffle", &pixel_shuffle,
             {"any; channels in multiples of factor * factor",
-             "channels, where pieces end elsewhere, to the nearest such end", "nothing"})
-        .below_autograd(
-            "aten::pixel_unshuffle", &pixel_unshuffle,
-            {"any; height and width in multiples of factor",
-             "rows and columns, where pieces end elsewhere, to the nearest such end", "nothing"})
+             "channels, where pieces end elsewhere, to the nearest such end", "the same, back"})
+        .below_autograd("aten::pixel_unshuffle", &pixel_unshuffle,
+                        {"any; height and width in multiples of factor",
+                         "rows and columns, where pieces end elsewhere, to the nearest such end",
+                         "the same, back"})
         .registered();
 
 }  // namespace

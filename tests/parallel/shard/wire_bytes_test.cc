@@ -12,6 +12,7 @@
 #include "parallel/shard/redistribute/redistribute.h"
 #include "parallel/shard/shard_tensor.h"
 #include "tests/parallel/shard/drawn_layouts.h"
+#include "tests/parallel/shard/mesh_without_wire.h"
 #include "tests/parallel/support/loopback_backend.h"
 #include "tests/parallel/support/memory_meter.h"
 
@@ -20,39 +21,9 @@ namespace {
 
 using Lengths = std::vector<int64_t>;
 
-// The mesh as one of its ranks has it.
-ShardMesh::Ptr mesh_without_wire(const Lengths& shape, int rank) {
-  MeshLayout layout{{}, shape, {}};
-  int size = 1;
-  for (size_t axis = 0; axis < shape.size(); ++axis) {
-    layout.names.push_back(fmt::format("axis{}", axis));
-    size *= static_cast<int>(shape[axis]);
-  }
-  for (int other = 0; other < size; ++other) layout.ranks.push_back(other);
-  const DeviceMesh mesh(layout, rank);
-  std::vector<ShardMesh::Group> axes;
-  for (size_t axis = 0; axis < shape.size(); ++axis) {
-    axes.push_back(LoopbackBackend::make_group(static_cast<int>(mesh.get_coordinate()[axis]),
-                                               static_cast<int>(shape[axis])));
-  }
-  return c10::make_intrusive<ShardMesh>(mesh, axes, LoopbackBackend::make_group(rank, size));
-}
+int64_t received_of(const ShardMesh& mesh) { return traffic_of(mesh).received; }
 
-int64_t received_of(const ShardMesh& mesh) {
-  int64_t bytes = LoopbackBackend::of(mesh.group()).bytes_received();
-  for (int64_t axis = 0; axis < mesh.ndim(); ++axis) {
-    bytes += LoopbackBackend::of(mesh.axis_group(axis)).bytes_received();
-  }
-  return bytes;
-}
-
-int64_t calls(const ShardMesh& mesh) {
-  int64_t count = LoopbackBackend::of(mesh.group()).num_calls();
-  for (int64_t axis = 0; axis < mesh.ndim(); ++axis) {
-    count += LoopbackBackend::of(mesh.axis_group(axis)).num_calls();
-  }
-  return count;
-}
+int64_t calls(const ShardMesh& mesh) { return traffic_of(mesh).calls; }
 
 TEST(WireBytesTest, EveryRankReceivesTheBytesThatItLacksAndNoOther) {
   Draw draw(11);
