@@ -27,8 +27,8 @@ const PolicyTable& policy_table() {
   //   bilinear, CPU              bmm in the lower precision; the result is as the first operand
   static const auto* kGroups = new std::vector<Group>{
       {{CastPolicy::kLibTorchs, CastPolicy::kLibTorchs},
-       {"binary_cross_entropy", "binary_cross_entropy_with_logits", "grid_sampler", "huber_loss",
-        "kl_div", "l1_loss", "linear", "matmul", "mse_loss", "nll_loss", "nll_loss2d",
+       {"binary_cross_entropy", "binary_cross_entropy_with_logits", "cdist", "grid_sampler",
+        "huber_loss", "kl_div", "l1_loss", "linear", "matmul", "mse_loss", "nll_loss", "nll_loss2d",
         "poisson_nll_loss", "prod", "prod.dim_int", "scaled_dot_product_attention",
         "smooth_l1_loss", "soft_margin_loss"}},
       {{CastPolicy::kFloat32, CastPolicy::kFloat32}, {"nll_loss_nd"}},

@@ -247,6 +247,15 @@ const std::vector<GivenCase>& given_cases() {
          beside[1][2] = std::nan("");
          return at::scatter_reduce(x[0], 0, rows.expand({5, 3}), x[1] + beside, "amax").pow(2);
        }},
+      // LibTorch before 2.15 has second derivatives of distances by products alone.
+      {"distances of rows, by products",
+       {{7, 3}, {5, 3}},
+       {{Shard(0)}, {Shard(0)}},
+       [](const Tensors& x) { return at::cdist(x[0], x[1], 2, 1).pow(3); }},
+      {"distances of pieces of coordinates, by products",
+       {{3, 7}, {2, 7}},
+       {{Shard(1)}, {Shard(1)}},
+       [](const Tensors& x) { return at::cdist(x[0], x[1], 2, 1).pow(3); }},
       {"there and back",
        {{7, 6}},
        {{Shard(0)}},

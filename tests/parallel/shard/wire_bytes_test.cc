@@ -221,6 +221,40 @@ TEST(WireBytesTest, KeysThatAllBatchesShareTravelOnce) {
   EXPECT_EQ(calls(*mesh), 0);
 }
 
+// Both tensors' rows are cut: the fewer ones travel, and no distance does.
+TEST(WireBytesTest, DistancesSendTheRowsOfOneOperandAlone) {
+  const ShardMesh::Ptr mesh = mesh_without_wire({4}, 1);
+  const auto cut = [&](Lengths shape, int64_t dim) {
+    const SpecPtr spec = make_spec(mesh, ShardLayout::split({4}, {Shard(dim)}, shape));
+    return ShardTensor(at::ones(spec->local_shape()), spec, true);
+  };
+  const ShardTensor many = cut({12, 3}, 0);
+  EXPECT_EQ(spec_of(at::cdist(many, cut({8, 3}, 0)))->placements(), Placements{Shard(0)});
+  // Six rows of other ranks.
+  const int64_t rows = 6 * 3 * 4;
+  EXPECT_EQ(received_of(*mesh), rows);
+  EXPECT_EQ(spec_of(at::cdist(cut({8, 3}, 0), many))->placements(), Placements{Shard(1)});
+  EXPECT_EQ(received_of(*mesh), 2 * rows);
+  EXPECT_EQ(calls(*mesh), 2);
+  const ShardTensor whole(at::ones({8, 3}), replicated_spec(mesh, {8, 3}), true);
+  EXPECT_EQ(spec_of(at::cdist(many, whole))->placements(), Placements{Shard(0)});
+  EXPECT_EQ(spec_of(at::cdist(whole, many))->placements(), Placements{Shard(1)});
+  EXPECT_EQ(calls(*mesh), 2);
+
+  // Fewer distances than coordinates: one all-reduce, and nothing in the backward pass.
+  const ShardTensor long_rows = cut({3, 40}, 1);
+  const at::Tensor distances = at::cdist(long_rows, cut({2, 40}, 1));
+  EXPECT_EQ(spec_of(distances)->placements(), Placements{Replicate()});
+  distances.sum().backward();
+  EXPECT_EQ(calls(*mesh), 3);
+  EXPECT_EQ(received_of(*mesh), 2 * rows);
+  EXPECT_EQ(spec_of(long_rows.grad())->placements(), Placements{Shard(1)});
+  // More: 12 rows of 4 coordinates become 3 rows of a rank, and 8 rows are gathered.
+  EXPECT_EQ(spec_of(at::cdist(cut({12, 4}, 1), cut({8, 4}, 1)))->placements(),
+            Placements{Shard(0)});
+  EXPECT_EQ(received_of(*mesh), 2 * rows + (3 * 3 + 8 * 3) * 4);
+}
+
 // A vocabulary is cut, and no rank has the scores of another.
 TEST(WireBytesTest, ALossOverCutClassesSendsNumbersOfRowsAlone) {
   const ShardMesh::Ptr mesh = mesh_without_wire({4}, 1);
