@@ -255,6 +255,41 @@ TEST(WireBytesTest, DistancesSendTheRowsOfOneOperandAlone) {
   EXPECT_EQ(received_of(*mesh), 2 * rows + (3 * 3 + 8 * 3) * 4);
 }
 
+// The table is whole: bags stay on the ranks of their elements.
+TEST(WireBytesTest, OnlyElementsOfDividedBagsTravel) {
+  const ShardMesh::Ptr mesh = mesh_without_wire({4}, 1);
+  const SpecPtr cut = make_spec(mesh, ShardLayout::split({4}, {Shard(0)}, {24}));
+  const ShardTensor elements(at::arange(6), cut);
+  const ShardTensor table(at::ones({10, 5}), replicated_spec(mesh, {10, 5}), true);
+  const at::Tensor rows = at::arange(0, 24, 3);
+  for (const int64_t mode : {0, 1, 2}) {
+    const at::Tensor bags = std::get<0>(at::embedding_bag(table, elements, rows, false, mode));
+    EXPECT_EQ(spec_of(bags)->placements(), Placements{Shard(0)});
+    EXPECT_EQ(local_of(bags).sizes(), at::IntArrayRef({2, 5}));
+  }
+  EXPECT_EQ(calls(*mesh), 0);
+  // The second bag begins with the last element of the first rank.
+  const at::Tensor divided = at::tensor({0, 5, 12, 18}, at::kLong);
+  const at::Tensor bags = std::get<0>(at::embedding_bag(table, elements, divided));
+  EXPECT_EQ(local_of(bags).sizes(), at::IntArrayRef({1, 5}));
+  EXPECT_EQ(received_of(*mesh), 8);
+}
+
+// The table's rows are cut: sums and means are summands.
+TEST(WireBytesTest, BagsOfACutTableSendNothingAndTheirLargestTwoNumbersEach) {
+  const ShardMesh::Ptr mesh = mesh_without_wire({4}, 1);
+  const SpecPtr cut = make_spec(mesh, ShardLayout::split({4}, {Shard(0)}, {8, 5}));
+  const ShardTensor table(at::ones({2, 5}), cut, true);
+  const at::Tensor elements = at::arange(8);
+  const at::Tensor offsets = at::tensor({0, 3}, at::kLong);
+  for (const int64_t mode : {0, 1, 2}) {
+    const at::Tensor bags = std::get<0>(at::embedding_bag(table, elements, offsets, false, mode));
+    EXPECT_EQ(spec_of(bags)->placements(), Placements{Partial()});
+    EXPECT_EQ(calls(*mesh), mode == 2 ? 2 : 0);
+  }
+  EXPECT_EQ(received_of(*mesh), 0);
+}
+
 // A vocabulary is cut, and no rank has the scores of another.
 TEST(WireBytesTest, ALossOverCutClassesSendsNumbersOfRowsAlone) {
   const ShardMesh::Ptr mesh = mesh_without_wire({4}, 1);
