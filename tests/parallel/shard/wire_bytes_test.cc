@@ -290,6 +290,22 @@ TEST(WireBytesTest, BagsOfACutTableSendNothingAndTheirLargestTwoNumbersEach) {
   EXPECT_EQ(received_of(*mesh), 0);
 }
 
+// One norm of each of three rows, of each rank that has columns of the table.
+TEST(WireBytesTest, RowsOfATableAreMadeShorterByTheirNorms) {
+  const ShardMesh::Ptr mesh = mesh_without_wire({4}, 1);
+  const at::Tensor looked_up = at::tensor({1, 2, 5, 2}, at::kLong);
+  const auto shorten = [&](int64_t dim) {
+    const SpecPtr cut = make_spec(mesh, ShardLayout::split({4}, {Shard(dim)}, {8, 8}));
+    at::Tensor table = ShardTensor(at::ones(cut->local_shape()), cut);
+    at::embedding_renorm_(table, looked_up, 1, 2);
+  };
+  shorten(0);
+  EXPECT_EQ(calls(*mesh), 0);
+  shorten(1);
+  EXPECT_EQ(calls(*mesh), 1);
+  EXPECT_EQ(received_of(*mesh), 3 * 3 * 4);
+}
+
 // A vocabulary is cut, and no rank has the scores of another.
 TEST(WireBytesTest, ALossOverCutClassesSendsNumbersOfRowsAlone) {
   const ShardMesh::Ptr mesh = mesh_without_wire({4}, 1);

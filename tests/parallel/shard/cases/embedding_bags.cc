@@ -1,3 +1,4 @@
+#include <limits>
 #include <optional>
 
 #include "ATen/ATen.h"
@@ -37,6 +38,8 @@ OperatorCase bags_case(Draw& draw) {
   const bool has_weights = mode == kSum && draw.chance(0.5);
   const std::optional<int64_t> padding =
       draw.chance(0.4) ? std::optional(draw.integer(-rows, rows - 1)) : std::nullopt;
+  const double norm_type =
+      draw.one_of<double>({0, 1, 2, 3, std::numeric_limits<double>::infinity()});
   const at::ScalarType type = draw.chance(0.3) ? at::kFloat : at::kDouble;
   const at::ScalarType index = draw.chance(0.3) ? at::kInt : at::kLong;
   at::Tensor offsets = draw_offsets(draw, bags, count);
@@ -80,6 +83,9 @@ OperatorCase bags_case(Draw& draw) {
           results.push_back(raises([&] { with_offsets(t[1] + 1); }));
           results.push_back(raises([&] { with_offsets(t[1] * 1000); }));
         }
+        at::Tensor shorter = t[3].detach() * 1;
+        at::embedding_renorm_(shorter, t[0], 1.5, norm_type);
+        results.push_back(shorter);
         if (mode == kSum) return results;
         results.insert(results.end(), {bag_of, sizes});
         // Of an empty bag LibTorch has 0 or -1, by device.
@@ -108,6 +114,9 @@ OperatorCase rows_of_indices(Draw& draw) {
     options.mode(torch::kMean).scale_grad_by_freq(draw.chance(0.3));
   }
   if (draw.chance(0.3)) options.padding_idx(draw.integer(0, rows - 1));
+  // Rounding of norms decides which of equal elements is the largest.
+  if (mode != kMax && draw.chance(0.3)) options.max_norm(1.5).norm_type(draw.integer(1, 3));
+  const std::vector<int64_t> shape = {draw.extent(), draw.extent()};
   OperatorCase drawn{
       "nn embedding_bag",
       {draw.integers(shape, 0, rows - 1), draw.normal(shape), draw_table(draw, rows)},
