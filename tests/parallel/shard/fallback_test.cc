@@ -15,9 +15,33 @@
 #include "tests/parallel/collectives/worlds.h"
 #include "tests/parallel/shard/drawn_layouts.h"
 #include "tests/parallel/support/rank_processes.h"
+#include "torch/library.h"
 
 namespace meshrun {
 namespace {
+
+// An operator of this test's own: no family will ever have a rule for it.
+at::Tensor interval(const at::Tensor& self, const at::Tensor& bounds) {
+  return at::bucketize(self, bounds);
+}
+at::Tensor& interval_out(const at::Tensor& self, const at::Tensor& bounds, at::Tensor& out) {
+  return at::bucketize_out(out, self, bounds);
+}
+
+TORCH_LIBRARY(fallback_test, library) {
+  library.def("interval(Tensor self, Tensor bounds) -> Tensor");
+  library.def("interval.out(Tensor self, Tensor bounds, *, Tensor(a!) out) -> Tensor(a!)");
+  library.impl("interval", torch::dispatch(c10::DispatchKey::CPU, &interval));
+  library.impl("interval.out", torch::dispatch(c10::DispatchKey::CPU, &interval_out));
+}
+
+c10::OperatorHandle own_operator(const char* overload) {
+  return c10::Dispatcher::singleton().findSchemaOrThrow("fallback_test::interval", overload);
+}
+at::Tensor call_interval(const at::Tensor& self, const at::Tensor& bounds) {
+  return own_operator("").typed<at::Tensor(const at::Tensor&, const at::Tensor&)>().call(self,
+                                                                                         bounds);
+}
 
 class CapturedWarnings : public c10::WarningHandler {
  public:
@@ -53,12 +77,12 @@ void fall_back() {
   CapturedWarnings warnings;
   {
     const c10::WarningUtils::WarningHandlerGuard guard(&warnings);
-    expect_replicated(at::bucketize(x, bounds), at::bucketize(rows.whole, bounds));
+    expect_replicated(call_interval(x, bounds), at::bucketize(rows.whole, bounds));
     ASSERT_EQ(warnings.texts.size(), 1U);
-    EXPECT_NE(warnings.texts[0].find("aten::bucketize.Tensor has no rule"), std::string::npos);
+    EXPECT_NE(warnings.texts[0].find("fallback_test::interval has no rule"), std::string::npos);
     EXPECT_NE(warnings.texts[0].find("168 bytes"), std::string::npos);
     // One an operator, not one a call.
-    at::bucketize(x, bounds);
+    call_interval(x, bounds);
     EXPECT_EQ(warnings.texts.size(), 1U);
 
     // Several results.
@@ -80,7 +104,8 @@ void fall_back() {
   EXPECT_TRUE(
       at::equal(ShardTensor(written).full_tensor(), rows.whole.clone().put_(index, source)));
   at::Tensor out = at::zeros_like(x, at::kLong);
-  at::bucketize_out(out, x, bounds);
+  own_operator("out").typed<at::Tensor&(const at::Tensor&, const at::Tensor&, at::Tensor&)>().call(
+      x, bounds, out);
   EXPECT_EQ(spec_of(out)->placements(), Placements{Shard(0)});
   EXPECT_TRUE(at::equal(ShardTensor(out).full_tensor(), at::bucketize(rows.whole, bounds)));
 
@@ -99,9 +124,9 @@ void fall_back_strictly() {
   const CutRows rows(world);
   const at::Tensor x = rows.tensor();
   const at::Tensor bounds = at::tensor({2.0, 8.0}, at::kDouble);
-  EXPECT_THROW(at::bucketize(x, bounds), MissingShardRuleError);
-  expect_error_on_all_ranks([&] { at::bucketize(x, bounds); },
-                            "aten::bucketize.Tensor has no rule for sharded tensors, and "
+  EXPECT_THROW(call_interval(x, bounds), MissingShardRuleError);
+  expect_error_on_all_ranks([&] { call_interval(x, bounds); },
+                            "fallback_test::interval has no rule for sharded tensors, and "
                             "MESHRUN_SHARD_STRICT=1 forbids to gather its arguments (168 bytes)");
   // Composite operators are taken apart into operators that have rules.
   EXPECT_TRUE(at::equal(ShardTensor(at::square(x)).full_tensor(), at::square(rows.whole)));

@@ -641,8 +641,11 @@ void refuse_two_meshes(const JoinedWorld& world) {
       {"index_put_, tensor", [&] { b.clone().index_put_(List({index_a}), a.select(0, 0)); }},
       {"_foreach_add",
        [&] { at::_foreach_add(std::vector<at::Tensor>{a}, std::vector<at::Tensor>{b}); }},
+      {"bucketize", [&] { at::bucketize(a, row); }},
+      {"searchsorted, sorter", [&] { at::searchsorted(a, a, false, false, {}, index_b); }},
+      {"isin", [&] { at::isin(a, b); }},
       {"index_reduce", [&] { at::index_reduce(a, 0, places, b, "prod"); }},
-      {"bucketize (no rule)", [&] { at::bucketize(a, row); }},
+      {"put (no rule)", [&] { at::put(a, index_b, b); }},
   };
   for (const auto& [name, call] : calls) {
     SCOPED_TRACE(name);

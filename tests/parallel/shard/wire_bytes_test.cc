@@ -195,6 +195,37 @@ TEST(WireBytesTest, WritesIntoPlainTensorsGatherWhatIsWritten) {
   EXPECT_EQ(calls(*mesh), 3);
 }
 
+// A sequence or a set that is larger than what is sought in it stays where it is.
+TEST(WireBytesTest, OfSearchesTheSmallerOperandMoves) {
+  const ShardMesh::Ptr mesh = mesh_without_wire({4}, 3);
+  const auto vector = [&](int64_t extent) {
+    return make_spec(mesh, ShardLayout::split({4}, {Shard(0)}, {extent}));
+  };
+  const ShardTensor numbers(at::arange(10, at::kFloat) + 1, vector(40));
+  const at::Tensor sought = at::tensor({2.0, 0.5, 100.0}, at::kFloat);
+
+  const at::Tensor places = at::searchsorted(numbers, sought);
+  EXPECT_EQ(spec_of(places)->placements(), Placements{Partial()});
+  EXPECT_TRUE(at::equal(local_of(places), at::tensor({1, 0, 10}, at::kLong)));
+  // The ends of three other pieces.
+  EXPECT_EQ(received_of(*mesh), 3 * 2 * 4);
+  EXPECT_EQ(calls(*mesh), 1);
+
+  const at::Tensor found = at::isin(sought, numbers);
+  EXPECT_TRUE(spec_of(found)->is_replicated());
+  EXPECT_TRUE(at::equal(local_of(found), at::tensor({1, 0, 0}, at::kLong).to(at::kBool)));
+  // What an all-reduce itself sends is the backend's.
+  EXPECT_EQ(received_of(*mesh), 3 * 2 * 4);
+  EXPECT_EQ(calls(*mesh), 2);
+
+  const ShardTensor few(at::ones({1}), vector(4));
+  const int64_t before = received_of(*mesh);
+  EXPECT_EQ(spec_of(at::bucketize(numbers, few))->placements(), Placements{Shard(0)});
+  EXPECT_EQ(received_of(*mesh) - before, 3 * 4);
+  EXPECT_EQ(spec_of(at::isin(numbers, few))->placements(), Placements{Shard(0)});
+  EXPECT_EQ(received_of(*mesh) - before, 2 * 3 * 4);
+}
+
 // One batch of keys for all queries, and one head for all: neither travels more than once.
 TEST(WireBytesTest, KeysThatAllBatchesShareTravelOnce) {
   for (const Lengths& batch : {Lengths{1, 2}, Lengths{3, 1}, Lengths{1, 1}}) {
