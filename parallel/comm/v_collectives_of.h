@@ -42,7 +42,7 @@ VCollectives::WorkPtr run_v_collective(const c10::intrusive_ptr<c10d::ProcessGro
                                        c10::DeviceType device, const at::Tensor& output,
                                        const at::Tensor& input, CollectiveSpec spec);
 
-// Of a traced program's calls: the group, where it has not ended. Raises RuntimeError.
+// A traced program's group, where it has not ended. Raises RuntimeError.
 using WeakGroup = c10::weak_intrusive_ptr<c10d::ProcessGroup>;
 c10::intrusive_ptr<c10d::ProcessGroup> living(const WeakGroup& group);
 

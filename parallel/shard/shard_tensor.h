@@ -87,8 +87,8 @@ class ShardTensor : public at::Tensor {
       const std::optional<std::vector<int64_t>>& global_shape = std::nullopt,
       const OptionalPlacements& grad_placements = {});
 
-  // On all ranks, the whole tensor; that of a Replicate one is in the same memory. `grad_placements`:
-  // the layout of the gradient that comes back.
+  // On all ranks, the whole tensor; that of a Replicate one is in the same memory.
+  // `grad_placements`: the layout of the gradient that comes back.
   at::Tensor full_tensor(const OptionalPlacements& grad_placements = {}) const;
   // This rank's part, in the same memory, as a tensor of its own; a Partial stays one.
   // `grad_placements`: what the local gradients are together.

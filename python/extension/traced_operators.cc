@@ -1,6 +1,6 @@
 // torch.ops.meshrun.traced_call: what a compiled program has in place of a call that it makes each
-// time it runs (parallel/base/traced_calls.h): collectives between the ranks of sharded tensors, and
-// their random numbers.
+// time it runs (parallel/base/traced_calls.h): collectives between the ranks of sharded tensors,
+// and their random numbers.
 //
 //   traced_call(Tensor like, Tensor? before, Tensor? input, int call) -> Tensor
 //

@@ -4,7 +4,7 @@
 //   above autograd   operands become what autocast has them (cast_policy.h)
 //   both             PromotionMode decides on plain operands
 //
-// Of written operands (in place and out=) only those of function handlers are looked at, where all
+// Written operands (in place and out=) are looked at in function handlers alone, where all
 // are plain; the kernel of plain_targets.h does that for all other operators. Boxed kernels pass as
 // they are and do the same themselves. Internal to parallel/shard.
 #pragma once

@@ -4,11 +4,12 @@
 //   out.slice(3, 0, 12).copy_(at::einsum("bihw,iohw->bohw", {spectrum, weight}));
 //   out += sharded;  at::add_out(out, sharded, 1);
 //
-// The plain tensor counts as Replicate, as plain operands do, and stays plain. Above autograd, every
-// sharded argument is replaced by its whole values, and LibTorch's operator runs on plain tensors.
-// So views of the plain tensor, its history and its errors are LibTorch's own. The gradient of a
-// sharded argument is its part of the plain gradient, which all ranks have alike (promotion.h makes
-// it whole where it comes from sharded operators). PromotionMode decides: check_plain_target().
+// The plain tensor counts as Replicate, as plain operands do, and stays plain. Above autograd,
+// every sharded argument is replaced by its whole values, and LibTorch's operator runs on plain
+// tensors. So views of the plain tensor, its history and its errors are LibTorch's own. The
+// gradient of a sharded argument is its part of the plain gradient, which all ranks have alike
+// (promotion.h makes it whole where it comes from sharded operators). PromotionMode decides:
+// check_plain_target().
 //
 // Every operator of LibTorch that writes tensors and returns no others has this kernel, unless a
 // function handler is registered for it. A function handler computes with the plain tensor as

@@ -63,8 +63,8 @@ Tensor first_places(const Tensor& rows, const FoundElements& found, int64_t tabl
   return at::take(found.places.index_select(0, order), at_key);
 }
 
-// Of equal elements the first one in the bag counts, as in LibTorch. A rank whose own first element
-// is NaN has the largest one.
+// Among equal elements the first one in the bag counts, as in LibTorch. A rank whose own first
+// element is NaN has the largest one.
 LargestElements largest_elements(const Tensor& table, const FoundElements& found, int64_t elements,
                                  const SpecPtr& spec) {
   const at::NoGradGuard no_history;

@@ -34,9 +34,9 @@ struct BagsOfRows {
   at::Tensor rows;
 };
 
-// Of a table that has all rows.
+// For a table that has all rows.
 BagsOfRows bags_of_whole_rows(const at::Tensor& table, const OwnBags& own, int64_t mode);
-// Of a table with the layout `spec`, of which this rank has a piece of the rows: summands of the
+// For a table with the layout `spec`, of which this rank has a piece of the rows: summands of the
 // bags. All ranks along the axes that cut the rows have the same bags. Largest elements are
 // all-reduced, and so are their places: the rank that has one is the only one with a summand.
 BagsOfRows bags_of_cut_rows(const at::Tensor& local, const SpecPtr& spec, const OwnBags& own,

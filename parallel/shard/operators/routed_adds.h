@@ -1,7 +1,7 @@
-// Additions and other reductions where the written tensor, the source and the index are cut along the chosen dimension
-// by the same axes: a graph whose nodes and edges lie on the same ranks. Each rank sends the rows of
-// its source to the owners of the rows that they are for, once, and each owner takes them in the
-// order of the ranks, which is that of the whole source.
+// Additions and other reductions where the written tensor, the source and the index are cut along
+// the chosen dimension by the same axes: a graph whose nodes and edges lie on the same ranks. Each
+// rank sends the rows of its source to the owners of the rows that they are for, once, and each
+// owner takes them in the order of the ranks, which is that of the whole source.
 //
 // Internal to parallel/shard/operators; above autograd. The result is absent where the layouts are
 // others. All ranks of the mesh call alike. Errors: c10::IndexError, on the rank that has an index

@@ -1,5 +1,6 @@
-// Places of values in sorted sequences, and membership in sets. Values keep their layout. A sequence
-// or a set that is cut, and larger than the values, stays where it is: each rank searches its piece.
+// Places of values in sorted sequences, and membership in sets. Values keep their layout. A
+// sequence or a set that is cut, and larger than the values, stays where it is: each rank searches
+// its piece.
 #include <cmath>
 #include <limits>
 #include <numeric>

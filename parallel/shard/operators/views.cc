@@ -309,8 +309,8 @@ at::Tensor view_as_complex(const at::Tensor& self) {
                    make_spec(spec->mesh(), selected(spec->layout(), self.dim() - 1, 0)), strides);
 }
 
-// The layout of elements of `to` bytes in the memory of elements of `from` bytes. Absent: an element
-// would lie on two ranks.
+// The layout of elements of `to` bytes in the memory of elements of `from` bytes. Absent: an
+// element would lie on two ranks.
 std::optional<ShardLayout> with_element_size(const ShardLayout& layout, int64_t from, int64_t to) {
   std::vector<DimCut> cuts = layout.cuts();
   for (int64_t& size : cuts.back().sizes) {

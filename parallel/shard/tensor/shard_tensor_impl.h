@@ -38,8 +38,8 @@ namespace meshrun {
 
 inline constexpr c10::DispatchKey kOperatorKey = c10::DispatchKey::Fake;
 inline constexpr c10::DispatchKey kFunctionKey = kShardedKey;
-// Of a tensor whose local one is traced (dispatch/traced_operators.cc). LibTorch's own tests alone
-// use it.
+// A tensor whose local one is traced has it too (dispatch/traced_operators.cc). LibTorch's own
+// tests alone use it.
 inline constexpr c10::DispatchKey kTracedKey = c10::DispatchKey::TESTING_ONLY_GenericWrapper;
 
 class ShardTensorImpl : public c10::TensorImpl {

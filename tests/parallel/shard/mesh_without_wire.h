@@ -58,7 +58,7 @@ inline Traffic traffic_of(const ShardMesh& mesh) {
   return all;
 }
 
-// Of the call alone.
+// The call's alone.
 inline Traffic traffic_of(const ShardMesh::Ptr& mesh, const std::function<void()>& call) {
   const Traffic before = traffic_of(*mesh);
   call();

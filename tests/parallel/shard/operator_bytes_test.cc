@@ -38,7 +38,7 @@ TEST(OperatorBytesTest, RealTransformsOfOneDimensionTransposeThereAndBack) {
   const int64_t real_way = 3 * 2 * 9 * 4;
   Traffic there = traffic_of(mesh, [&] { half = at::fft_rfft(field.detach(), {}, 1); });
   EXPECT_EQ(spec_of(half)->placements(), Placements{Shard(1)});
-  // Of five frequencies.
+  // Five frequencies.
   const int64_t own = local_of(half).size(1);
   EXPECT_EQ(there.received, real_way + 3 * own * 9 * 8);
   EXPECT_EQ(there.calls, 2);
@@ -167,7 +167,7 @@ TEST(OperatorBytesTest, AMedianSendsCountsAlone) {
   const ShardMesh::Ptr mesh = mesh_without_wire({4}, 1);
   const ShardTensor x = ones_cut(mesh, Shard(0), {8, 3});
   at::Tensor median;
-  // Of NaNs, and of 256 values of each byte of float32.
+  // Counts of NaNs, and of 256 values of each byte of float32.
   const Traffic counts = {0, 0, 8 + 4 * 256 * 8, 5};
   EXPECT_EQ(traffic_of(mesh, [&] { median = at::median(x); }), counts);
   const Traffic count = {0, 0, 8, 1};

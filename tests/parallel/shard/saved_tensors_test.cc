@@ -1,6 +1,6 @@
-// What the program writes between forward and backward, into an operand or a result: the gradient is
-// that of the values before, or LibTorch's error. One rank; shared_memory_test.cc has several. And no
-// result has an operand's memory where LibTorch's has memory of its own.
+// What the program writes between forward and backward, into an operand or a result: the gradient
+// is that of the values before, or LibTorch's error. No result has an operand's memory where
+// LibTorch's has memory of its own. One rank; shared_memory_test.cc has several.
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -87,7 +87,7 @@ void check_saved(const OperatorCase& drawn, Draw& draw, const ShardMesh::Ptr& me
   }
   const Tensors got = drawn.call(placed.sharded);
   expect_memory_of_their_own(got, expected, placed);
-  // Of several ranks some may have saved a copy: a piece with its halo, what matmul() folds, a kernel
+  // Some ranks may have saved a copy: a piece with its halo, what matmul() folds, a kernel
   // that their shapes choose. These have the right gradient, and wait for the ranks with the error.
   if (mesh->size() > 1) return;
   Tensors whole_outputs;

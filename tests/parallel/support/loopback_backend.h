@@ -49,7 +49,7 @@ class LoopbackBackend : public c10d::Backend, public VCollectives {
   int64_t bytes_sent() const { return bytes_sent_; }
   // From other ranks, in v-collectives; what is added up counts once for each rank that has it.
   int64_t bytes_received() const { return bytes_received_; }
-  // Of this rank, in allreduce: what such a call sends is the backend's.
+  // This rank's, in allreduce: what such a call sends is the backend's.
   int64_t bytes_reduced() const { return bytes_reduced_; }
   const CollectiveSpec& last_call() const { return last_call_; }
 

@@ -88,7 +88,7 @@ OperatorCase bags_case(Draw& draw) {
         results.push_back(shorter);
         if (mode == kSum) return results;
         results.insert(results.end(), {bag_of, sizes});
-        // Of an empty bag LibTorch has 0 or -1, by device.
+        // LibTorch has 0 or -1 for an empty bag, by device.
         if (mode == kMax) results.push_back(largest.masked_fill(sizes.eq(0).unsqueeze(1), 0));
         return results;
       }};
