@@ -8,13 +8,12 @@
 #include "ATen/ops/lift_fresh.h"
 #include "ATen/ops/tensor.h"
 #include "c10/core/impl/LocalDispatchKeySet.h"
-#include "c10/core/impl/TorchDispatchModeTLS.h"
 
 namespace meshrun {
 namespace {
 
 std::atomic<CallTracer> call_tracer{nullptr};
-thread_local int tracing_scopes = 0;
+thread_local int compiling_scopes = 0;
 
 // As torch.tensor() makes its values.
 template <typename Value>
@@ -48,8 +47,8 @@ void set_call_tracer(CallTracer tracer) { call_tracer.store(tracer, std::memory_
 at::Tensor constant(at::ArrayRef<int64_t> values) { return constant_of(values, at::kLong); }
 at::Tensor constant(at::ArrayRef<double> values) { return constant_of(values, at::kDouble); }
 
-TracingScope::TracingScope() { ++tracing_scopes; }
-TracingScope::~TracingScope() { --tracing_scopes; }
-bool is_tracing() { return tracing_scopes > 0; }
+CompilingScope::CompilingScope() { ++compiling_scopes; }
+CompilingScope::~CompilingScope() { --compiling_scopes; }
+bool is_compiling() { return compiling_scopes > 0; }
 
 }  // namespace meshrun

@@ -13,6 +13,7 @@
 
 #include "ATen/core/Tensor.h"
 #include "c10/core/DispatchKey.h"
+#include "c10/core/impl/TorchDispatchModeTLS.h"
 #include "c10/util/Exception.h"
 
 namespace meshrun {
@@ -23,9 +24,11 @@ class NotTraceableError : public c10::NotImplementedError {
   explicit NotTraceableError(std::string message) : NotImplementedError({}, std::move(message)) {}
 };
 
-// Whether PyTorch records what happens to the tensor.
+// Whether PyTorch records what happens to the tensor. Tensors of a class of Python's are no traced
+// ones where no mode records.
 inline bool is_traced(const at::Tensor& tensor) {
-  return tensor.defined() && tensor.key_set().has(c10::DispatchKey::Python);
+  return tensor.defined() && tensor.key_set().has(c10::DispatchKey::Python) &&
+         c10::impl::dispatch_mode_enabled();
 }
 
 // Writes all of `output`, contiguous memory of the shape and dtype that the traced one has, from
@@ -49,14 +52,14 @@ void set_call_tracer(CallTracer tracer);
 at::Tensor constant(at::ArrayRef<int64_t> values);
 at::Tensor constant(at::ArrayRef<double> values);
 
-// While one lives, this thread traces a program. What would count or draw at once raises.
-class TracingScope {
+// While one lives, this thread compiles a program. What would count or draw at once raises.
+class CompilingScope {
  public:
-  TracingScope();
-  ~TracingScope();
-  TracingScope(const TracingScope&) = delete;
-  TracingScope& operator=(const TracingScope&) = delete;
+  CompilingScope();
+  ~CompilingScope();
+  CompilingScope(const CompilingScope&) = delete;
+  CompilingScope& operator=(const CompilingScope&) = delete;
 };
-bool is_tracing();
+bool is_compiling();
 
 }  // namespace meshrun

@@ -71,6 +71,8 @@ PendingAllReduce all_reduce(const ProcessGroupPtr& group, const at::Tensor& tens
       op != ReduceOp::AVG) {
     spec.problem = "complex numbers, which travel as pairs, are only summed and averaged";
   }
+  // Made as written, the call raises it on all ranks.
+  if (!spec.problem.empty() && is_traced(tensor)) throw NotTraceableError(spec.problem);
   if (!spec.problem.empty()) raise_on_all_ranks(group, device, spec.problem);
 
   PendingAllReduce pending;

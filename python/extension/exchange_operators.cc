@@ -226,7 +226,7 @@ Tensor indexed_all_to_all_v_reverse_autograd(const Tensor& tensor, TensorList in
 // The backward pass needs the extents that the ranks tell each other, so they do it here, once.
 SymSizes dim1_sizes_told(const Tensor& tensor, int64_t dim0, int64_t dim1,
                          OptionalSymIntArrayRef dim1_sizes, string_view group) {
-  if (dim1_sizes.has_value() || is_traced(tensor) || !wants_gradient(tensor)) {
+  if (dim1_sizes.has_value() || has_no_memory(tensor) || !wants_gradient(tensor)) {
     return kept(dim1_sizes);
   }
   const c10::NoGradGuard no_grad;

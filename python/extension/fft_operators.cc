@@ -241,7 +241,7 @@ Tensor adjoint_meta(const Tensor& cotangent, SymIntArrayRef extents, OptionalSym
 template <Direction kDirection>
 SymSizes input_sizes_told(const Tensor& input, OptionalSymIntArrayRef s, IntArrayRef dim,
                           string_view norm, OptionalSymIntArrayRef input_sizes, string_view group) {
-  if (input_sizes.has_value() || is_traced(input) || !wants_gradient(input)) {
+  if (input_sizes.has_value() || has_no_memory(input) || !wants_gradient(input)) {
     return kept(input_sizes);
   }
   std::optional<std::vector<int64_t>> extents;

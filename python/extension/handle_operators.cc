@@ -28,7 +28,7 @@ using at::Tensor;
 // The ranks' extents along dim1, which they tell each other.
 std::vector<int64_t> transpose_sizes(const Tensor& tensor, int64_t dim0, int64_t dim1,
                                      const std::string& group) {
-  TORCH_CHECK_VALUE(!is_traced(tensor),
+  TORCH_CHECK_VALUE(!has_no_memory(tensor),
                     "distributed_transpose: without dim1_sizes the ranks tell each other their "
                     "extents along dim1, so that a traced call needs dim1_sizes");
   const c10::NoGradGuard no_grad;

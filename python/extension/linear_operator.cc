@@ -28,7 +28,7 @@ struct LinearNode : torch::autograd::Function<LinearNode> {
                             const std::vector<at::Tensor>& saved) {
     const at::AutoDispatchBelowADInplaceOrView below;
     NodeNumber number;
-    if (!is_traced(tensor)) number = number_of_node(*group_named(group), tensor);
+    if (!has_no_memory(tensor)) number = number_of_node(*group_named(group), tensor);
     at::Tensor result = forward(true, group);
     ctx->saved_data.emplace("adjoint", at::IValue::make_capsule(c10::make_intrusive<KeptAdjoint>(
                                            adjoint(result), number)));
@@ -57,7 +57,7 @@ at::Tensor linear(const at::Tensor& tensor, std::string_view group, Forward forw
       "them in reverse mode, by torch.autograd.grad");
   std::string marked;
   std::optional<NodeNumber::Scope> untold;
-  if (is_traced(tensor)) {
+  if (has_no_memory(tensor)) {
     marked = in_trace(group);
     group = marked;
   } else if (is_in_trace(group)) {

@@ -55,7 +55,8 @@ Tensor reduce_from_autograd(const Tensor& input, string_view group, bool use_fp3
 
 // Nothing compares the inputs of copy_to and scatter_to.
 void count(const Tensor& input, string_view group) {
-  if (!is_traced(input) && !wants_gradient(input)) count_without_node(*group_named(group), input);
+  if (!has_no_memory(input) && !wants_gradient(input))
+    count_without_node(*group_named(group), input);
 }
 
 Tensor copy_to(const Tensor& input, string_view group) {
@@ -67,7 +68,7 @@ Tensor copy_to(const Tensor& input, string_view group) {
       input, group,
       // Autograd makes a view of an input that is returned. torch.compile would make one without
       // this node.
-      [&](bool, string_view) { return is_traced(input) ? input.clone() : input; },
+      [&](bool, string_view) { return has_no_memory(input) ? input.clone() : input; },
       [&](const Tensor&) -> Adjoint {
         return [group = std::string(group)](const Tensor& cotangent, Saved) {
           return reduce_from_operator().call(cotangent, group, true);

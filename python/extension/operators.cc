@@ -8,7 +8,6 @@
 
 #include "ATen/WrapDimUtils.h"
 #include "c10/util/Exception.h"
-#include "parallel/base/traced_calls.h"
 #include "torch/csrc/distributed/c10d/GroupRegistry.hpp"
 
 namespace meshrun::python {
@@ -105,7 +104,9 @@ SymRange sym_split(const c10::SymInt& extent, int world, int rank) {
   return {begin, rank < world - 1 ? chunk : extent - begin};
 }
 
-bool is_traced(const at::Tensor& tensor) { return meshrun::is_traced(tensor) || tensor.is_meta(); }
+bool has_no_memory(const at::Tensor& tensor) {
+  return tensor.is_meta() || tensor.key_set().has(c10::DispatchKey::Python);
+}
 
 at::Tensor meta_with_extent(const at::Tensor& tensor, int64_t dim, const c10::SymInt& extent) {
   std::vector<c10::SymInt> shape = tensor.sym_sizes().vec();

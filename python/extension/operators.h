@@ -67,8 +67,8 @@ SymRange sym_split(const c10::SymInt& extent, int world, int rank);
 // Like `tensor` except its extent along `dim`. Uninitialised, contiguous.
 at::Tensor meta_with_extent(const at::Tensor& tensor, int64_t dim, const c10::SymInt& extent);
 
-// Whether a call with this tensor is traced only. Such a call must not ask a peer.
-bool is_traced(const at::Tensor& tensor);
+// A tensor of a trace, or of shapes alone. Such a call must not ask a peer.
+bool has_no_memory(const at::Tensor& tensor);
 
 // A group's name as traced graphs have it: its mark says, when the graph runs, that nobody knows
 // which call of a backward pass that is (NodeNumber::untold). group_named() takes both.

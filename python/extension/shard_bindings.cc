@@ -13,7 +13,9 @@
 #include <vector>
 
 #include "ATen/core/Tensor.h"
+#include "ATen/ops/full.h"
 #include "parallel/base/traced_calls.h"
+#include "parallel/collectives/all_reduce.h"
 #include "parallel/manager/distributed_manager.h"
 #include "parallel/nn/distribute_module.h"
 #include "parallel/shard/dispatch/local_map.h"
@@ -258,7 +260,7 @@ void bind_modules(py::module_& shard) {
 }
 
 struct Tracing {
-  std::optional<TracingScope> scope;
+  std::optional<CompilingScope> scope;
 };
 
 // The guards of C++ as functions that give the state before.
@@ -268,6 +270,14 @@ void bind_modes(py::module_& shard) {
       "set_promotion_mode", [](int mode) { set_promotion_mode(static_cast<PromotionMode>(mode)); },
       py::arg("mode"));
   shard.def("announce_plain_leaves", &announce_plain_leaves);
+  shard.def(
+      "all_agree",
+      [](const ShardMesh::Ptr& mesh, bool agrees) {
+        const at::Tensor all = at::full({1}, agrees, at::device(mesh->device()).dtype(at::kInt));
+        meshrun::detail::all_reduce(mesh->group(), all, c10d::ReduceOp::MIN).wait();
+        return all.item<int32_t>() == 1;
+      },
+      py::arg("mesh"), py::arg("agrees"), Free());
   py::class_<Tracing>(shard, "Tracing")
       .def(py::init<>())
       .def("__enter__", [](Tracing& self) { self.scope.emplace(); })

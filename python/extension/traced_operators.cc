@@ -5,8 +5,8 @@
 //   traced_call(Tensor like, Tensor? before, Tensor? input, int call) -> Tensor
 //
 // The result: contiguous, of the shape and dtype of `like`, whose values are not read. `before`:
-// what it holds before the call. `call` is a number of this process alone, so that no program with
-// one may be kept for another process: PyTorch keeps none whose graph calls functions of ours.
+// what it holds before the call. `call` is a number of this process: a kernel that the compiler has
+// kept calls by the number of the graph that was traced here.
 #include <cstdint>
 #include <deque>
 #include <mutex>
@@ -91,7 +91,7 @@ const bool kTraces = [] {
 
 TORCH_LIBRARY_FRAGMENT(meshrun, m) {
   m.def("traced_call(Tensor like, Tensor? before, Tensor? input, int call) -> Tensor",
-        {at::Tag::pt2_compliant_tag});
+        {at::Tag::pt2_compliant_tag, at::Tag::cudagraph_unsafe});
 }
 
 TORCH_LIBRARY_IMPL(meshrun, CPU, m) { m.impl("traced_call", TORCH_FN(traced_call_kernel)); }

@@ -13,9 +13,12 @@ namespace {
 using c10::DispatchKey;
 using c10::DispatchKeySet;
 
-constexpr DispatchKeySet kModes({DispatchKey::Python, DispatchKey::PythonTLSSnapshot,
-                                 DispatchKey::PythonDispatcher, DispatchKey::PreDispatch,
-                                 DispatchKey::Functionalize, kTracedKey});
+// The modes; and what handlers leave to the operators on local tensors, as the bits of plain
+// operands.
+constexpr DispatchKeySet kLeftOut({DispatchKey::Python, DispatchKey::PythonTLSSnapshot,
+                                   DispatchKey::PythonDispatcher, DispatchKey::PreDispatch,
+                                   DispatchKey::Functionalize, DispatchKey::Conjugate,
+                                   DispatchKey::Negative, DispatchKey::ZeroTensor, kTracedKey});
 
 // Keys that pass a call on where the operator has no kernel for them. The dispatcher leaves them
 // out before a call, but not in a redispatch.
@@ -30,7 +33,7 @@ void leave_modes_out(const c10::OperatorHandle& op, DispatchKeySet /*unused*/,
   for_each_tensor(*stack, op.schema().arguments().size(),
                   [&](const at::Tensor& tensor) { keys = keys | tensor.key_set(); });
   const c10::impl::LocalDispatchKeySet of_thread = c10::impl::tls_local_dispatch_key_set();
-  keys = ((keys | of_thread.included_) - of_thread.excluded_) - kModes;
+  keys = ((keys | of_thread.included_) - of_thread.excluded_) - kLeftOut;
   for (const DispatchKey key : keys& kPassOn) {
     if (!op.hasKernelForDispatchKey(key)) keys = keys.remove(key);
   }

@@ -210,19 +210,20 @@ Tensor part_for(const Tensor& tensor, const SpecPtr& spec) {
 }
 
 // Their numbers come from values that a traced program has later.
-void refuse_traced_probabilities() {
-  if (is_tracing()) throw NotTraceableError("random numbers with probabilities that are tensors");
+void refuse_traced_probabilities(const Tensor& self) {
+  if (is_compiling() || is_traced(local_of(self)))
+    throw NotTraceableError("random numbers with probabilities that are tensors");
 }
 
 Tensor& bernoulli_tensor_(Tensor& self, const Tensor& p, Gen generator) {
-  refuse_traced_probabilities();
+  refuse_traced_probabilities(self);
   const SpecPtr spec = gradient_spec(spec_of(self));
   return fill_in_place(self, generator, [&](const Tensor& local, const auto&... x) {
     fill_bernoulli(local, x..., part_for(p, spec).to(at::kDouble));
   });
 }
 Tensor bernoulli(const Tensor& self, Gen generator) {
-  refuse_traced_probabilities();
+  refuse_traced_probabilities(self);
   const at::AutoDispatchBelowADInplaceOrView guard;
   const SpecPtr spec = gradient_spec(spec_of(self));
   return filled_like(self, generator, {}, {}, [&](const Tensor& local, const auto&... x) {

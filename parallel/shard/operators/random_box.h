@@ -25,9 +25,12 @@ void draw(const at::Tensor& local, const SpecPtr& spec,
     fill(local, box_of(spec), next_random_operation(generator));
     return;
   }
-  trace_call(local, local, [spec, generator, fill](const at::Tensor& to, const at::Tensor&) {
-    fill(to, box_of(spec), next_random_operation(generator));
-  });
+  // Without the spec, which holds the process groups of its mesh.
+  trace_call(local, {},
+             [shape = spec->global_shape(), offsets = spec->box().offsets, generator, fill](
+                 const at::Tensor& to, const at::Tensor&) {
+               fill(to, RandomBox{shape, offsets}, next_random_operation(generator));
+             });
 }
 
 }  // namespace meshrun

@@ -39,7 +39,7 @@ RandomOperation& current(Counting& state) {
 }  // namespace
 
 RandomOperation next_random_operation(const std::optional<at::Generator>& generator) {
-  if (is_tracing()) throw NotTraceableError("random numbers that an operator draws by itself");
+  if (is_compiling()) throw NotTraceableError("random numbers that an operator draws by itself");
   if (generator && generator->defined() &&
       generator->unsafeGetGeneratorImpl() !=
           at::detail::getDefaultCPUGenerator().unsafeGetGeneratorImpl()) {

@@ -26,6 +26,15 @@ _BELOW_AUTOGRAD, _ABOVE_AUTOGRAD = "Fake", "DeferredInit"
 _NAMESPACES = "torch", "torch.functional", "torch.nn.functional"
 
 
+# How often a registry has changed: a compiled program has the handlers of its time.
+changes = 0
+
+
+def _count_change():
+    global changes
+    changes += 1
+
+
 class Registry(dict):
     """Handlers by what they are for. An entry holds its registration, which ends with it."""
 
@@ -36,10 +45,12 @@ class Registry(dict):
     def __setitem__(self, key, handler):
         if key in self:
             del self[key]
+        _count_change()
         self._ends[key] = self._register(key, handler)
         super().__setitem__(key, handler)
 
     def __delitem__(self, key):
+        _count_change()
         super().__delitem__(key)
         self._ends.pop(key)()
 

@@ -13,6 +13,7 @@ import warnings
 import torch
 from torch._dynamo.utils import counters
 
+from meshrun.domain_parallel import _handlers
 from meshrun.torch import _extension
 
 _shard = _extension.shard
@@ -36,39 +37,47 @@ class _Programs:
         self._compiler, self._graph, self._programs = compiler, graph, {}
 
     def __call__(self, *inputs):
-        kinds = tuple(map(_kind, inputs))
+        # Beyond what the frontend checks before each call.
+        kinds = (_handlers.changes, _shard.promotion_mode(), *map(_kind, inputs))
         program = self._programs.get(kinds)
         if program is None:
             program = self._programs[kinds] = self._made_for(inputs)
         return program(*inputs)
 
     def _made_for(self, inputs):
-        if not any(map(_shard.is_sharded, inputs)):
+        """Collective: all ranks of the mesh make a program, or none does."""
+        mesh = next((_shard.spec_of(value).mesh for value in inputs if _shard.is_sharded(value)), None)
+        if mesh is None:
             # The frontend checks the keys of tensors, so this is another kind of call to it.
             return self._graph
+        program, why = None, None
         if len(self._programs) >= torch._dynamo.config.recompile_limit:
-            return self._as_written(f"{len(self._programs)} layouts of its inputs were compiled, and torch._dynamo.config.recompile_limit "
-                                    "is that")
-        counters["meshrun"]["compiled programs"] += 1
-        try:
-            return _Program(self._compiler, self._graph, inputs)
-        except Exception as error:
-            return self._as_written(str(error).strip().partition("\n")[0] or type(error).__name__)
-
-    def _as_written(self, why):
+            why = (f"{len(self._programs)} layouts of its inputs were compiled, and torch._dynamo.config.recompile_limit is that")
+        else:
+            try:
+                program = _Program(self._compiler, self._graph, inputs)
+            except Exception as error:
+                why = str(error).strip().partition("\n")[0] or type(error).__name__
+        # A backward pass that is compiled calls for results that the loss does not use, too.
+        if _shard.all_agree(mesh, program is not None):
+            counters["meshrun"]["compiled programs"] += 1
+            return program
         counters["meshrun"]["programs as written"] += 1
-        warnings.warn(f"torch.compile leaves a graph of {len(self._graph.graph.nodes)} nodes with sharded tensors as written: {why}",
-                      stacklevel=2)
+        warnings.warn(f"torch.compile leaves a graph of {len(self._graph.graph.nodes)} nodes with sharded tensors as written: "
+                      f"{why or 'another rank has a reason'}", stacklevel=2)
         return self._graph
 
 
 def _kind(value):
-    """What a program is made for, beyond what the frontend checks before each call."""
     if not isinstance(value, torch.Tensor):
         return value
     if not _shard.is_sharded(value):
         return None
     return _shard.spec_of(value)
+
+
+def _memory(tensors):
+    return [tensor.untyped_storage()._cdata for tensor in tensors if isinstance(tensor, torch.Tensor)]
 
 
 class _Program:
@@ -80,18 +89,27 @@ class _Program:
         self._graph, self._constants = graph, list(inputs)
         for place in self._tensors:
             self._constants[place] = None
-        self._results = None
+        self._results, self._written = None, []
         with _shard.Tracing():
             self._compiled = compiler(self._on_parts(graph), self._parts(inputs))
+        if self._results is None:
+            raise _AsWritten("the compiler does not trace before the program runs")
 
     def __call__(self, *inputs):
-        results = self._compiled(*self._parts(inputs))
-        return tuple(result if spec is None else _shard.from_parts(result, spec) for result, spec in zip(results, self._results))
+        parts = self._parts(inputs)
+        if self._written and self._writes_to_memory_of_others(parts):
+            return self._graph(*inputs)
+        return tuple(result if spec is None else _shard.from_parts(result, spec)
+                     for result, spec in zip(self._compiled(*parts), self._results))
 
     def _parts(self, inputs):
         # Contiguous, since the strides of parts may differ between ranks, and all compile the same.
         return [inputs[place] if self._specs[place] is None else _shard.to_local(inputs[place], None).contiguous()
                 for place in self._tensors]
+
+    def _writes_to_memory_of_others(self, parts):
+        memory = _memory(parts)
+        return any(memory.count(memory[place]) > 1 for place in self._written)
 
     def _on_parts(self, graph):
         """The graph as a function of the parts of its tensors, which gives the parts of its results."""
@@ -107,10 +125,17 @@ class _Program:
         for place, part in zip(self._tensors, parts):
             spec = self._specs[place]
             inputs[place] = part if spec is None else _shard.from_parts(part, spec)
-        sharded = [inputs[place] for place in self._tensors if self._specs[place] is not None]
-        versions = [value._version for value in sharded]
+        versions = [inputs[place]._version for place in self._tensors]
         results = self._graph(*inputs)
-        if [value._version for value in sharded] != versions:
+        self._written = [i for i, place in enumerate(self._tensors) if inputs[place]._version != versions[i]]
+        if any(self._specs[self._tensors[i]] is not None for i in self._written):
             raise _AsWritten("it writes to a sharded tensor that it is given")
         self._results = [_shard.spec_of(result) if _shard.is_sharded(result) else None for result in results]
-        return tuple(result if spec is None else _shard.to_local(result, None) for result, spec in zip(results, self._results))
+        given = [result if spec is None else _shard.to_local(result, None) for result, spec in zip(results, self._results)]
+        # Views of sharded tensors are views for autograd, and those that are put together from parts are not.
+        shared = _memory(given)
+        before = _memory(part for place, part in zip(self._tensors, parts) if self._specs[place] is not None)
+        of_sharded = _memory(part for part, spec in zip(given, self._results) if spec is not None)
+        if any(memory in before or shared.count(memory) > 1 for memory in of_sharded):
+            raise _AsWritten("a result is a view of a sharded tensor that it is given, or of another result")
+        return tuple(given)
