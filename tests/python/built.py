@@ -1,11 +1,13 @@
 """The package meshrun with its extension, for tests that start Python with torch: built by Bazel, or given."""
 
+import functools
 import os
 import pathlib
 import re
 import shutil
 import subprocess
 import sys
+import tempfile
 
 TESTS = pathlib.Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(TESTS / "soak"), str(TESTS / "acceptance")]
@@ -37,6 +39,14 @@ def package(directory, given=None):
         return pathlib.Path(given).resolve()
     build(directory)
     return directory
+
+
+@functools.cache
+def package_of_program():
+    """The same for all scripts that a program starts, which build it once, as MESHRUN_TEST_PACKAGE has it."""
+    directory = tempfile.TemporaryDirectory(prefix="mrt-")
+    package_of_program.kept = directory  # until this program ends
+    return str(package(pathlib.Path(directory.name) / "built"))
 
 
 def build(directory):
