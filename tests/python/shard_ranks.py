@@ -534,6 +534,12 @@ def compiled_programs_write_to_plain_memory_that_others_share(rank, size, mesh):
     close(program(x, apart[:3], memory[1:]).full_tensor(), whole(6, 4).sum())
     assert apart.sum() == 7
     close(program(x, memory[:3], memory[1:]).full_tensor(), whole(6, 4).sum() + 2)
+    if size == 1:  # a part that is not contiguous, of the memory that is written
+        field = torch.zeros(6, 4, dtype=torch.float64)
+        total = torch.compile(lambda x, total: (total.add_(1), x.sum())[1], backend="aot_eager")
+        part = ShardTensor.from_local(field, mesh, [Shard(0)])[:, :2]
+        total(part, torch.zeros(6, 4, dtype=torch.float64))
+        close(total(part, field).full_tensor(), torch.tensor(12.0, dtype=torch.float64))
 
 
 def compiled_programs_ask_for_parts_outside(rank, size, mesh):

@@ -2,7 +2,7 @@
 
 The graph is that of the whole tensors. It runs once more, on sharded tensors whose parts the compiler traces: the operators' handlers
 become operators on this rank's parts, with torch.ops.meshrun.traced_call between them where ranks send, or draw random numbers. The
-compiler gets that. All ranks of the mesh have the same calls in the same order, also beside ranks that run the graph as written.
+compiler gets that. All ranks of the mesh compile a graph, or none does, so that they have the same calls in the same order.
 
 A program is for one layout of each input. Another one is compiled anew, and counted in torch._dynamo.utils.counters["meshrun"].
 """
@@ -96,9 +96,9 @@ class _Program:
             raise _AsWritten("the compiler does not trace before the program runs")
 
     def __call__(self, *inputs):
-        parts = self._parts(inputs)
-        if self._written and self._writes_to_memory_of_others(parts):
+        if self._written and self._writes_to_memory_of_others(inputs):
             return self._graph(*inputs)
+        parts = self._parts(inputs)
         return tuple(result if spec is None else _shard.from_parts(result, spec)
                      for result, spec in zip(self._compiled(*parts), self._results))
 
@@ -107,8 +107,9 @@ class _Program:
         return [inputs[place] if self._specs[place] is None else _shard.to_local(inputs[place], None).contiguous()
                 for place in self._tensors]
 
-    def _writes_to_memory_of_others(self, parts):
-        memory = _memory(parts)
+    def _writes_to_memory_of_others(self, inputs):
+        # Before _parts(), which copies what is not contiguous.
+        memory = _memory(inputs[place] if self._specs[place] is None else _shard.local(inputs[place]) for place in self._tensors)
         return any(memory.count(memory[place]) > 1 for place in self._written)
 
     def _on_parts(self, graph):
