@@ -5,6 +5,7 @@
 #include <tuple>
 
 #include "c10/util/Exception.h"
+#include "parallel/base/traced_calls.h"
 
 // Functions that mkl_dfti.h declares; that header is not part of LibTorch, and its numbers are part
 // of MKL's binary interface. Weak: absent if LibTorch is built without MKL.
@@ -75,7 +76,7 @@ void* descriptor_of(bool is_double, int64_t height, int64_t width, double scale)
 bool has_dfti(const at::Tensor& planes) {
   const at::ScalarType real = c10::toRealValueType(planes.scalar_type());
   return DftiCreateDescriptor_s_1d != nullptr && DftiComputeBackward != nullptr &&
-         planes.is_cpu() && (real == at::kFloat || real == at::kDouble);
+         planes.is_cpu() && !is_traced(planes) && (real == at::kFloat || real == at::kDouble);
 }
 
 void transform_real_rows(const at::Tensor& from, const at::Tensor& to, int64_t height, double scale,

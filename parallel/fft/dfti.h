@@ -11,8 +11,8 @@
 
 namespace meshrun::fft {
 
-// Whether transform_real_rows() takes these planes: on the CPU, float32 or float64, and DFTI is
-// there.
+// Whether transform_real_rows() takes these planes: memory on the CPU, float32 or float64, and DFTI
+// is there.
 bool has_dfti(const at::Tensor& planes);
 
 // Along dimension 1 of contiguous planes: real [N, height, W] to complex [N, height / 2 + 1, W]

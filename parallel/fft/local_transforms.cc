@@ -92,7 +92,7 @@ at::Tensor real_rows_forward(const at::Tensor& planes, int64_t height, Scale sca
     return at::empty({rows.size(0), height / 2 + 1, rows.size(2)},
                      rows.options().dtype(c10::toComplexType(rows.scalar_type())));
   }
-  if (!is_traced(rows) && has_dfti(rows)) {
+  if (has_dfti(rows)) {
     const at::Tensor from = rows.contiguous();
     at::Tensor half_rows = at::empty({rows.size(0), height / 2 + 1, rows.size(2)},
                                      rows.options().dtype(c10::toComplexType(rows.scalar_type())));
@@ -107,7 +107,7 @@ at::Tensor real_rows_inverse(const at::Tensor& half_rows, int64_t height, Scale 
     return at::empty({half_rows.size(0), height, half_rows.size(2)},
                      half_rows.options().dtype(c10::toRealValueType(half_rows.scalar_type())));
   }
-  if (!is_traced(half_rows) && has_dfti(half_rows)) {
+  if (has_dfti(half_rows)) {
     at::Tensor rows =
         at::empty({half_rows.size(0), height, half_rows.size(2)},
                   half_rows.options().dtype(c10::toRealValueType(half_rows.scalar_type())));
