@@ -71,13 +71,11 @@ PendingAllReduce all_reduce(const ProcessGroupPtr& group, const at::Tensor& tens
       op != ReduceOp::AVG) {
     spec.problem = "complex numbers, which travel as pairs, are only summed and averaged";
   }
-  // Made as written, the call raises it on all ranks.
-  if (!spec.problem.empty() && is_traced(tensor)) throw NotTraceableError(spec.problem);
-  if (!spec.problem.empty()) raise_on_all_ranks(group, device, spec.problem);
-
   PendingAllReduce pending;
   pending.tensor_ = tensor;
   if (is_traced(tensor)) {
+    // Made as written, the call raises it on all ranks.
+    if (!spec.problem.empty()) throw NotTraceableError(spec.problem);
     spec.async = false;
     trace_call(tensor, tensor,
                [group = WeakGroup(group), op, spec](const at::Tensor& to, const at::Tensor& from) {
@@ -86,6 +84,7 @@ PendingAllReduce all_reduce(const ProcessGroupPtr& group, const at::Tensor& tens
                });
     return pending;
   }
+  if (!spec.problem.empty()) raise_on_all_ranks(group, device, spec.problem);
   if (own) {
     pending.work_ = start_compared(own, tensor, op, spec);
     return pending;
