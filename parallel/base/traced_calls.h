@@ -10,6 +10,8 @@
 #pragma once
 
 #include <functional>
+#include <string>
+#include <utility>
 
 #include "ATen/core/Tensor.h"
 #include "c10/core/DispatchKey.h"

@@ -1,8 +1,6 @@
 #include "parallel/shard/dispatch/fallback.h"
 
 #include <cstdlib>
-#include <mutex>
-#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -11,6 +9,7 @@
 #include "c10/util/Exception.h"
 #include "fmt/format.h"
 #include "parallel/comm/interface/call_comparer.h"
+#include "parallel/shard/dispatch/first_time.h"
 #include "parallel/shard/dispatch/operator_signature.h"
 #include "parallel/shard/dispatch/promotion.h"
 #include "parallel/shard/dispatch/same_mesh.h"
@@ -41,22 +40,10 @@ void announce_gather(const c10::OperatorHandle& op, int64_t bytes) {
                     "a handler",
                     name, bytes));
   }
-  static std::mutex mutex;
-  static auto* warned = new std::set<std::string>;
-  {
-    const std::lock_guard lock(mutex);
-    if (!warned->insert(name).second) return;
-  }
+  static auto* first_time = new FirstTime;
+  if (!(*first_time)(name)) return;
   TORCH_WARN(name, " has no rule for sharded tensors: its arguments are gathered on every rank (",
              bytes, " bytes this time)");
-}
-
-at::Tensor gathered(const at::Tensor& tensor) {
-  const ShardTensorImpl* impl = shard_impl(tensor);
-  if (impl == nullptr) return tensor;
-  const SpecPtr& spec = impl->spec();
-  return redistribute_local(impl->local(), spec,
-                            replicated_spec(spec->mesh(), spec->global_shape()));
 }
 
 // What an operator wrote into the gathered copy goes back to the local tensor.
@@ -113,6 +100,14 @@ void fallback(const c10::OperatorHandle& op, Stack* stack) {
 }
 
 }  // namespace
+
+at::Tensor gathered(const at::Tensor& tensor) {
+  const ShardTensorImpl* impl = shard_impl(tensor);
+  if (impl == nullptr) return tensor;
+  const SpecPtr& spec = impl->spec();
+  return redistribute_local(impl->local(), spec,
+                            replicated_spec(spec->mesh(), spec->global_shape()));
+}
 
 ShardMesh::Ptr mesh_of(const c10::OperatorHandle& op, const Stack& stack) {
   SameMesh mesh(op.schema().name().c_str());

@@ -11,6 +11,7 @@
 // Internal to parallel/shard. All ranks of the mesh call alike.
 #pragma once
 
+#include "ATen/core/Tensor.h"
 #include "ATen/core/dispatch/Dispatcher.h"
 #include "ATen/core/stack.h"
 #include "parallel/shard/dispatch/operator_signature.h"
@@ -22,6 +23,9 @@ enum class Announce : uint8_t { kWarn, kQuietly };
 
 // Gathers, runs, wraps; kQuietly is the rule of operators whose result all ranks need whole.
 void run_replicated(const c10::OperatorHandle& op, torch::jit::Stack* stack, Announce announce);
+
+// The whole values of a sharded tensor, plain, without history; any other tensor as it is.
+at::Tensor gathered(const at::Tensor& tensor);
 
 // The mesh of all sharded tensors among the arguments, as in same_mesh.h.
 ShardMesh::Ptr mesh_of(const c10::OperatorHandle& op, const torch::jit::Stack& stack);

@@ -53,22 +53,12 @@ bool writes_plain_alone(const Stack& stack, const OperatorSignature& signature) 
   return any_plain && !any_sharded;
 }
 
-// A factor such as that of clip_grad_norm_() is the same number on all ranks: any mode takes it.
-bool reads_sharded_numbers_alone(const Stack& stack, size_t num_arguments) {
-  bool numbers_alone = true;
-  for_each_tensor(stack, num_arguments, [&](const at::Tensor& tensor) {
-    numbers_alone &= !is_sharded(tensor) || tensor.dim() == 0;
-  });
-  return numbers_alone;
-}
-
 void write_plain(const c10::OperatorHandle& op, const OperatorSignature& signature, Stack* stack) {
   const std::string name = c10::toString(op.operator_name());
   if (op.hasTag(at::Tag::nondeterministic_seeded)) {
     throw MissingShardRuleError(
-        fmt::format("{} would draw other numbers into the plain tensor on each rank: make the "
-                    "tensor that is written by new_zeros() or zeros_like() of a ShardTensor",
-                    name));
+        fmt::format("{} would draw other numbers into the plain tensor on each rank: {}", name,
+                    kPlainTargetRemedy));
   }
   mesh_of(op, *stack);  // one
   const size_t count = signature.num_arguments;
@@ -212,6 +202,14 @@ bool register_plain_target_kernels() {
 const bool kRegistered = register_plain_target_kernels();
 
 }  // namespace
+
+bool reads_sharded_numbers_alone(const Stack& stack, size_t num_arguments) {
+  bool numbers_alone = true;
+  for_each_tensor(stack, num_arguments, [&](const at::Tensor& tensor) {
+    numbers_alone &= !is_sharded(tensor) || tensor.dim() == 0;
+  });
+  return numbers_alone;
+}
 
 void drop_plain_target_kernel(const std::string& op) {
   const std::lock_guard lock(kernels().mutex);

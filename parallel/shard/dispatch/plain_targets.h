@@ -20,9 +20,16 @@
 // meshes meet, MissingShardRuleError for random numbers, of which each rank would draw its own.
 #pragma once
 
+#include <cstddef>
 #include <string>
 
+#include "ATen/core/stack.h"
+
 namespace meshrun {
+
+// Whether each sharded tensor among the last `num_arguments` values is one number: such as the
+// factor of clip_grad_norm_(), which all ranks have alike, so any PromotionMode takes it.
+bool reads_sharded_numbers_alone(const torch::jit::Stack& stack, size_t num_arguments);
 
 // A function handler takes the place of the kernel of `op` ("aten::add_.Tensor"), for good.
 void drop_plain_target_kernel(const std::string& op);

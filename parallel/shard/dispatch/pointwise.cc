@@ -6,8 +6,8 @@
 
 #include "ATen/core/LegacyTypeDispatch.h"
 #include "ATen/ops/zeros.h"
-#include "fmt/format.h"
 #include "parallel/shard/dispatch/fallback.h"
+#include "parallel/shard/dispatch/plain_targets.h"
 #include "parallel/shard/dispatch/promotion.h"
 #include "parallel/shard/dispatch/write_back.h"
 #include "parallel/shard/redistribute/redistribute.h"
@@ -73,27 +73,6 @@ void wrap_results(Stack& stack, const OperatorSignature& signature, const SpecPt
 at::Tensor part_of(const at::Tensor& plain, const ShardMesh::Ptr& mesh, const ShardLayout& layout) {
   if (layout.is_replicated() || plain.dim() == 0) return plain;
   return redistribute_local(plain, replicated_spec(mesh, plain.sizes()), make_spec(mesh, layout));
-}
-
-// Whether every sharded tensor is one number.
-bool has_sharded_scalars_alone(const Stack& stack, const OperatorSignature& signature) {
-  const c10::IValue* arguments = stack.data() + (stack.size() - signature.num_arguments);
-  return std::all_of(signature.tensors.begin(), signature.tensors.end(), [&](const auto& argument) {
-    const c10::IValue& value = arguments[argument.index];
-    return !value.isTensor() || !is_shard_tensor(value.toTensor()) || value.toTensor().dim() == 0;
-  });
-}
-
-// On whole tensors, into a plain one.
-void run_whole(const c10::OperatorHandle& op, Stack* stack, size_t num_arguments) {
-  replace_tensors(*stack, num_arguments, [](const at::Tensor& tensor) {
-    const ShardTensorImpl* impl = shard_impl(tensor);
-    if (impl == nullptr) return tensor;
-    const SpecPtr& spec = impl->spec();
-    return redistribute_local(impl->local(), spec,
-                              replicated_spec(spec->mesh(), spec->global_shape()));
-  });
-  op.callBoxed(stack);
 }
 
 }  // namespace
@@ -167,14 +146,12 @@ void PointwiseKernel::run_aligned(const c10::OperatorHandle& op, Stack* stack) c
         // Where function handlers are off: plain_targets.h has all other calls. The engine adds a
         // sharded gradient of a leaf to its plain one, and a factor is the same on all ranks.
         if ((linearity_ == Linearity::kSum && torch::autograd::get_current_graph_task_id() >= 0) ||
-            has_sharded_scalars_alone(*stack, signature_)) {
-          run_whole(op, stack, signature_.num_arguments);
+            reads_sharded_numbers_alone(*stack, signature_.num_arguments)) {
+          replace_tensors(*stack, signature_.num_arguments, gathered);
+          op.callBoxed(stack);
           return;
         }
-        throw ShardTensorError(fmt::format(
-            "{} cannot write a ShardTensor into a plain tensor: make the tensor that is "
-            "written by new_zeros() or zeros_like() of a ShardTensor",
-            op.schema().name()));
+        refuse_plain_target(op.schema().name().c_str());
       }
       check_promotion(tensor, op.schema().name().c_str());
     }

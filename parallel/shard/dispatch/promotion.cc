@@ -2,15 +2,13 @@
 
 #include <algorithm>
 #include <atomic>
-#include <mutex>
-#include <set>
-#include <string>
 
 #include "ATen/core/grad_mode.h"
 #include "c10/util/Exception.h"
 #include "fmt/format.h"
 #include "fmt/ranges.h"
 #include "parallel/base/tensor_hooks.h"
+#include "parallel/shard/dispatch/first_time.h"
 #include "parallel/shard/dispatch/local_map.h"
 #include "parallel/shard/tensor/shard_tensor_impl.h"
 #include "torch/csrc/autograd/graph_task.h"
@@ -70,24 +68,21 @@ void check_mode(const at::Tensor& plain, const char* operation) {
   TORCH_WARN(operation, " takes a plain tensor of ", plain.sizes(), " as Replicate");
 }
 
+void refuse_plain_target(const char* operation, const char* why) {
+  throw ShardTensorError(fmt::format("{} cannot write a ShardTensor into a plain tensor: {}{}",
+                                     operation, kPlainTargetRemedy, why));
+}
+
 void check_plain_target(const at::Tensor& target, const char* operation) {
   if (target.dim() == 0 || mode_of_thread == PromotionMode::kSilent) return;
   if (torch::autograd::get_current_graph_task_id() >= 0) return;
-  constexpr const char* kRemedy =
-      "make the tensor that is written by new_zeros() or zeros_like() of a ShardTensor";
   if (mode_of_thread == PromotionMode::kDisabled) {
-    throw ShardTensorError(fmt::format(
-        "{} cannot write a ShardTensor into a plain tensor: {} (PromotionMode is disabled)",
-        operation, kRemedy));
+    refuse_plain_target(operation, " (PromotionMode is disabled)");
   }
-  static std::mutex mutex;
-  static auto* warned = new std::set<std::string>;
-  {
-    const std::lock_guard lock(mutex);
-    if (!warned->insert(operation).second) return;
-  }
+  static auto* first_time = new FirstTime;
+  if (!(*first_time)(operation)) return;
   TORCH_WARN(operation, " writes a ShardTensor into a plain tensor of ", target.sizes(),
-             ": its values are gathered on every rank; ", kRemedy);
+             ": its values are gathered on every rank; ", kPlainTargetRemedy);
 }
 
 bool is_announced(const at::Tensor& leaf) {

@@ -35,9 +35,14 @@ class PromotionModeGuard {
 void check_promotion(const at::Tensor& plain, const char* operation);
 // The part of it that depends on PromotionMode: warns, or raises ShardTensorError.
 void check_mode(const at::Tensor& plain, const char* operation);
-// The same where values of sharded tensors are written into `target`, a plain tensor, which stays
-// plain: plain_targets.h. Warns once for each operation. Autograd's engine, which adds up gradients
-// in place, is free to.
+// What to do where an operator cannot write a ShardTensor into a plain tensor, and the
+// ShardTensorError that says so; `why` follows.
+inline constexpr const char* kPlainTargetRemedy =
+    "make the tensor that is written by new_zeros() or zeros_like() of a ShardTensor";
+[[noreturn]] void refuse_plain_target(const char* operation, const char* why = "");
+// check_mode() where values of sharded tensors are written into `target`, a plain tensor, which
+// stays plain: plain_targets.h. Warns once for each operation. Autograd's engine, which adds up
+// gradients in place, is free to.
 void check_plain_target(const at::Tensor& target, const char* operation);
 
 // From now on the gradients of this plain leaf are made plain, and summed over what is Partial,

@@ -34,7 +34,8 @@ void leave_modes_out(const c10::OperatorHandle& op, DispatchKeySet /*unused*/,
                   [&](const at::Tensor& tensor) { keys = keys | tensor.key_set(); });
   const c10::impl::LocalDispatchKeySet of_thread = c10::impl::tls_local_dispatch_key_set();
   keys = ((keys | of_thread.included_) - of_thread.excluded_) - kLeftOut;
-  for (const DispatchKey key : keys& kPassOn) {
+  const DispatchKeySet passed_on = keys & kPassOn;
+  for (const DispatchKey key : passed_on) {
     if (!op.hasKernelForDispatchKey(key)) keys = keys.remove(key);
   }
   op.redispatchBoxed(keys, stack);

@@ -202,10 +202,6 @@ at::Tensor redistribute_local(const at::Tensor& local, const SpecPtr& from, cons
   return tensor;
 }
 
-RedistributionPlan redistribution_plan(const SpecPtr& from, const SpecPtr& to) {
-  return redistribution_plan(*from, *to);
-}
-
 SpecPtr gradient_spec(const SpecPtr& spec) {
   if (!spec->has_partial()) return spec;
   Placements placements = spec->placements();

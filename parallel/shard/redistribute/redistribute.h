@@ -64,7 +64,6 @@ void check_same_ranks(const DeviceMesh& from, const DeviceMesh& to);
 
 // The steps from one layout to the other, as this rank takes them.
 RedistributionPlan redistribution_plan(const ShardTensorSpec& from, const ShardTensorSpec& to);
-RedistributionPlan redistribution_plan(const SpecPtr& from, const SpecPtr& to);
 
 // Spec of the gradient of a tensor with `spec`: a Partial becomes Replicate, since every summand
 // has the gradient of the sum.

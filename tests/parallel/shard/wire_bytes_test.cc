@@ -44,7 +44,7 @@ TEST(WireBytesTest, EveryRankReceivesTheBytesThatItLacksAndNoOther) {
       const SpecPtr target = make_spec(mesh, to);
       redistribute_local(at::ones(source->local_shape()), source, target);
       EXPECT_EQ(received_of(*mesh), 4 * lacking_elements(from, to, coordinates[rank]));
-      EXPECT_EQ(received_of(*mesh), 4 * redistribution_plan(source, target).received_elements());
+      EXPECT_EQ(received_of(*mesh), 4 * redistribution_plan(*source, *target).received_elements());
     }
   }
 }
