@@ -207,9 +207,13 @@ at::Tensor redistribute(const at::Tensor& tensor, const SpecPtr& to, const SpecP
 
 at::Tensor promote(const at::Tensor& tensor, const ShardMesh::Ptr& mesh) {
   if (!tensor.defined() || is_shard_tensor(tensor)) return tensor;
-  const SpecPtr spec = replicated_spec(mesh, tensor.sizes());
-  if (wants_gradient(tensor) && is_announced(tensor)) return FromLeaf::apply(tensor, spec);
-  return from_local(tensor, spec);
+  return promote(tensor, replicated_spec(mesh, tensor.sizes()));
+}
+
+at::Tensor promote(const at::Tensor& tensor, const SpecPtr& replicated) {
+  if (!tensor.defined() || is_shard_tensor(tensor)) return tensor;
+  if (wants_gradient(tensor) && is_announced(tensor)) return FromLeaf::apply(tensor, replicated);
+  return from_local(tensor, replicated);
 }
 
 SpecPtr partial_where_replicated(const SpecPtr& spec, const SpecPtr& computed) {

@@ -44,6 +44,8 @@ at::Tensor redistribute(const at::Tensor& tensor, const SpecPtr& to, const SpecP
 // A ShardTensor stays what it is; a plain one becomes Replicate on the mesh, and its gradient is
 // plain, and whole (an announced leaf's where it is accumulated: promotion.h).
 at::Tensor promote(const at::Tensor& tensor, const ShardMesh::Ptr& mesh);
+// `replicated`: the spec that a plain tensor gets.
+at::Tensor promote(const at::Tensor& tensor, const SpecPtr& replicated);
 
 // `spec` with Partial(sum) on the axes where `spec` is Replicate and `computed` is Shard or
 // Partial: the layout of the gradient of an operand that every rank used for its own part.

@@ -8,17 +8,19 @@ void SameMesh::add(const at::Tensor& tensor) {
   const ShardTensorImpl* impl = shard_impl(tensor);
   if (impl == nullptr) return;
   const ShardMesh::Ptr& own = impl->spec()->mesh();
-  if (!mesh_) mesh_ = own;
-  if (mesh_ != own) {
+  if (mesh_ == nullptr) mesh_ = &own;
+  if (*mesh_ != own) {
     throw ShardTensorError(fmt::format("{} got sharded tensors of two meshes: {} and {}",
-                                       operation_, mesh_->device_mesh().to_string(),
+                                       operation_, (*mesh_)->device_mesh().to_string(),
                                        own->device_mesh().to_string()));
   }
 }
 
 const ShardMesh::Ptr& SameMesh::get() const {
-  if (!mesh_) throw ShardTensorError(fmt::format("{} got no sharded tensor", operation_));
-  return mesh_;
+  if (mesh_ == nullptr) {
+    throw ShardTensorError(fmt::format("{} got no sharded tensor", operation_));
+  }
+  return *mesh_;
 }
 
 ShardMesh::Ptr mesh_of(std::initializer_list<const at::Tensor*> tensors, const char* operation) {

@@ -15,7 +15,7 @@
 
 namespace meshrun {
 
-// For tensors that are not in one list.
+// For tensors that are not in one list, and live on.
 class SameMesh {
  public:
   explicit SameMesh(const char* operation) : operation_(operation) {}
@@ -27,7 +27,7 @@ class SameMesh {
 
  private:
   const char* operation_;
-  ShardMesh::Ptr mesh_;
+  const ShardMesh::Ptr* mesh_ = nullptr;  // of the first one, which its spec keeps
 };
 
 ShardMesh::Ptr mesh_of(std::initializer_list<const at::Tensor*> tensors, const char* operation);

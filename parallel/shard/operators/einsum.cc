@@ -18,7 +18,7 @@
 namespace meshrun {
 namespace {
 
-using Labels = std::vector<int>;
+using Labels = ProductLabels;
 
 // Dimensions under "..." have labels from here, counted from the back.
 constexpr int kEllipsis = 1000;
@@ -49,7 +49,7 @@ int count_letters(const std::string& term) {
 }
 
 // Without "->": letters that occur once, in alphabetical order, after the ellipsis.
-Labels implicit_result(const std::vector<Labels>& terms, int ellipsis) {
+Labels implicit_result(c10::ArrayRef<Labels> terms, int ellipsis) {
   std::map<int, int> occurrences;
   for (const Labels& term : terms) {
     for (const int label : term) ++occurrences[label];
@@ -63,7 +63,7 @@ Labels implicit_result(const std::vector<Labels>& terms, int ellipsis) {
 }
 
 // Labels of extent 1 where another operand's is longer become kBroadcastLabel.
-void mark_broadcast(const std::vector<at::Tensor>& operands, std::vector<Labels>& labels) {
+void mark_broadcast(at::TensorList operands, c10::SmallVectorImpl<Labels>& labels) {
   std::map<int, int64_t> extents;
   for (size_t i = 0; i < operands.size(); ++i) {
     for (size_t d = 0; d < labels[i].size(); ++d) {
@@ -83,7 +83,7 @@ void mark_broadcast(const std::vector<at::Tensor>& operands, std::vector<Labels>
 }
 
 // Letters that an operand has twice: its diagonal is taken, so they stay whole.
-Labels repeated(const std::vector<Labels>& terms) {
+Labels repeated(c10::ArrayRef<Labels> terms) {
   Labels twice;
   for (const Labels& term : terms) {
     for (const int label : term) {
@@ -116,7 +116,7 @@ at::Tensor einsum(c10::string_view given, at::TensorList tensors, at::OptionalIn
   if (terms.size() != tensors.size()) {
     refuse(equation, fmt::format("has {} operands, and {} came", terms.size(), tensors.size()));
   }
-  Product product{"einsum", tensors.vec(), {}, {}};
+  Product product{"einsum", {tensors.begin(), tensors.end()}, {}, {}};
   int longest = 0;
   for (size_t i = 0; i < terms.size(); ++i) {
     const int left = static_cast<int>(tensors[i].dim()) - count_letters(terms[i]);
@@ -141,7 +141,7 @@ at::Tensor einsum(c10::string_view given, at::TensorList tensors, at::OptionalIn
   }
   const std::optional<at::ScalarType> dtype =
       any_autocast() ? std::optional(cast_dtype(equation, tensors, path)) : std::nullopt;
-  return product_above_autograd(product, [&](const std::vector<at::Tensor>& locals, bool) {
+  return product_above_autograd(product, [&](at::TensorList locals, bool) {
     const at::Tensor result = at::einsum(equation, locals, path);
     return dtype ? result.to(*dtype) : result;
   });

@@ -7,6 +7,7 @@
 
 #include "ATen/Functions.h"
 #include "ATen/WrapDimUtils.h"
+#include "ATen/core/DimVector.h"
 #include "ATen/core/LegacyTypeDispatch.h"
 #include "parallel/shard/dispatch/cast_policy.h"
 #include "parallel/shard/dispatch/operator_table.h"
@@ -17,8 +18,7 @@
 namespace meshrun {
 namespace {
 
-using Labels = std::vector<int>;
-using Locals = std::vector<at::Tensor>;
+using Labels = ProductLabels;
 
 // Rows of the left operand, columns of the right one, what is contracted, the batch. Batch
 // dimensions of matmul and linear count on from kBatch.
@@ -69,12 +69,12 @@ at::Tensor dot(const at::Tensor& self, const at::Tensor& tensor) {
 template <auto Op>
 at::Tensor added_product(const char* name, const at::Tensor& self, const at::Tensor& a,
                          const at::Tensor& b, const Labels& of_a, const Labels& of_b,
-                         const Labels& result, const std::vector<int64_t>& extents,
-                         const at::Scalar& beta, const at::Scalar& alpha) {
+                         const Labels& result, at::IntArrayRef extents, const at::Scalar& beta,
+                         const at::Scalar& alpha) {
   const at::AutoDispatchBelowADInplaceOrView guard;
   return product_below_autograd(
       {name, {a, b, self}, {of_a, of_b, trailing_labels(self, result, extents)}, result, 2},
-      [&](const Locals& local, bool adds) {
+      [&](at::TensorList local, bool adds) {
         return Op(local[2], local[0], local[1], or_zero(beta, adds), alpha);
       });
 }
@@ -156,12 +156,15 @@ Labels leading_labels(const at::Tensor& input) {
   return labels;
 }
 
+const char kLinearRule = 0;
+
 at::Tensor linear(const at::Tensor& input, const at::Tensor& weight,
                   const std::optional<at::Tensor>& bias) {
   TORCH_CHECK_VALUE(input.dim() >= 1 && (weight.dim() == 1 || weight.dim() == 2),
                     "linear takes an input with dimensions and a weight of one or two, not ",
                     input.sizes(), " and ", weight.sizes());
   Product product{"linear", {input, weight}, {}, leading_labels(input)};
+  product.rule = &kLinearRule;
   Labels of_input = product.result;
   of_input.push_back(kInner);
   if (weight.dim() == 2) product.result.push_back(kColumn);
@@ -170,14 +173,12 @@ at::Tensor linear(const at::Tensor& input, const at::Tensor& weight,
   const bool has_bias = bias.has_value() && bias->defined();
   if (has_bias) {
     product.operands.push_back(*bias);
-    product.labels.push_back(trailing_labels(*bias, product.result, [&] {
-      std::vector<int64_t> extents = input.sizes().slice(0, input.sizes().size() - 1).vec();
-      if (weight.dim() == 2) extents.push_back(weight.size(0));
-      return extents;
-    }()));
+    at::DimVector extents(input.sizes().slice(0, input.sizes().size() - 1));
+    if (weight.dim() == 2) extents.push_back(weight.size(0));
+    product.labels.push_back(trailing_labels(*bias, product.result, extents));
     product.summand = 2;
   }
-  return product_above_autograd(product, [&](const Locals& local, bool adds) {
+  return product_above_autograd(product, [&](at::TensorList local, bool adds) {
     return at::linear(local[0], local[1],
                       has_bias ? std::optional(masked_bias(local[2], adds)) : std::nullopt);
   });
@@ -200,7 +201,7 @@ at::Tensor bilinear(const at::Tensor& input1, const at::Tensor& input2, const at
     product.labels.push_back({kColumn});
     product.summand = 3;
   }
-  return product_above_autograd(product, [&](const Locals& local, bool adds) {
+  return product_above_autograd(product, [&](at::TensorList local, bool adds) {
     // Not at::bilinear, which flattens: that is ambiguous without elements.
     // As the first operand, also where autocast makes products of some ranks' extents bfloat16.
     const at::Tensor result = at::einsum("...a,...b,oab->...o", {local[0], local[1], local[2]})
@@ -213,7 +214,7 @@ at::Tensor outer(const at::Tensor& self, const at::Tensor& vec2) {
   check_dims("outer", {{&self, 1}, {&vec2, 1}});
   return product_above_autograd(
       {"outer", {self, vec2}, {{kRow}, {kColumn}}, {kRow, kColumn}},
-      [](const Locals& local, bool) { return at::outer(local[0], local[1]); });
+      [](at::TensorList local, bool) { return at::outer(local[0], local[1]); });
 }
 
 // Batch dimensions from the back, which broadcast.
@@ -256,7 +257,7 @@ at::Tensor matmul(const at::Tensor& self, const at::Tensor& other) {
   }
   return product_above_autograd(
       {"matmul", {self, other}, {of_self, of_other}, result},
-      [](const Locals& local, bool) { return at::matmul(local[0], local[1]); });
+      [](at::TensorList local, bool) { return at::matmul(local[0], local[1]); });
 }
 
 at::Tensor tensordot(const at::Tensor& self, const at::Tensor& other, at::IntArrayRef dims_self,
@@ -298,7 +299,7 @@ at::Tensor tensordot(const at::Tensor& self, const at::Tensor& other, at::IntArr
                 .scalar_type();
   }
   return product_above_autograd(
-      {"tensordot", {self, other}, {of_self, of_other}, result}, [&](const Locals& local, bool) {
+      {"tensordot", {self, other}, {of_self, of_other}, result}, [&](at::TensorList local, bool) {
         const at::Tensor own = at::tensordot(local[0], local[1], dims_self, dims_other);
         return dtype ? own.to(*dtype) : own;
       });

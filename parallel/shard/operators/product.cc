@@ -2,76 +2,89 @@
 
 #include <algorithm>
 #include <utility>
+#include <vector>
 
 #include "ATen/core/DimVector.h"
+#include "ATen/core/LegacyTypeDispatch.h"
 #include "ATen/ops/zeros.h"
+#include "parallel/collectives/call/autograd_node.h"
 #include "parallel/shard/dispatch/local_map.h"
 #include "parallel/shard/dispatch/promotion.h"
 #include "parallel/shard/dispatch/same_mesh.h"
 #include "parallel/shard/redistribute/redistribution_plans.h"
+#include "parallel/shard/tensor/shard_tensor_spec.h"
 
 namespace meshrun {
 namespace {
 
-ContractionLayout plan(const Product& product, const ShardMesh& mesh) {
+std::vector<int> as_vector(const ProductLabels& labels) { return {labels.begin(), labels.end()}; }
+
+// Layouts in the order of ProductSpecs.
+std::vector<ShardLayout> layouts_of(const Product& product, const ShardMesh& mesh) {
+  std::vector<ShardLayout> all;
   std::vector<Factor> factors;
   for (size_t i = 0; i < product.operands.size(); ++i) {
     const at::Tensor& operand = product.operands[i];
     const ShardTensorImpl* impl = shard_impl(operand);
     factors.push_back({impl == nullptr ? nullptr : &impl->spec()->layout(), operand.sizes().vec(),
-                       product.labels[i], static_cast<int>(i) == product.summand});
+                       as_vector(product.labels[i]), static_cast<int>(i) == product.summand});
+    all.push_back(impl == nullptr ? replicated_layout(mesh, operand.sizes())
+                                  : impl->spec()->layout());
   }
-  return contraction(mesh.shape(), factors, product.result, product.whole);
-}
-
-// The rule of products whose labels are in the key; a FixedProduct's is its address.
-const char kProductRule = 0;
-
-// Layouts as specs: of the factors, of their gradients, of the result.
-struct ProductSpecs {
-  DerivedSpecs specs;
-  size_t num_factors;
-
-  const SpecPtr& factor(size_t i) const { return specs[i]; }
-  const SpecPtr& gradient(size_t i) const { return specs[num_factors + i]; }
-  const SpecPtr& result() const { return specs.back(); }
-};
-
-std::vector<ShardLayout> in_order(ContractionLayout layouts) {
-  std::vector<ShardLayout> all = std::move(layouts.factors);
-  for (ShardLayout& gradient : layouts.gradients) all.push_back(std::move(gradient));
-  all.push_back(std::move(layouts.result));
+  ContractionLayout made =
+      contraction(mesh.shape(), factors, as_vector(product.result), as_vector(product.whole));
+  for (auto* layouts : {&made.factors, &made.gradients}) {
+    for (ShardLayout& layout : *layouts) all.push_back(std::move(layout));
+  }
+  all.push_back(std::move(made.result));
   return all;
 }
 
-// Kept where all operands are sharded.
-ProductSpecs product_specs(const Product& product, const ShardMesh::Ptr& mesh) {
-  c10::SmallVector<int64_t, 32> key = {rule_number(&kProductRule), product.summand};
-  const auto add_labels = [&](const std::vector<int>& labels) {
-    key.push_back(static_cast<int64_t>(labels.size()));
-    key.append(labels.begin(), labels.end());
+// The rule of products whose labels are in the key.
+const char kProductRule = 0;
+
+// Layouts as specs: of the operands as they came (a plain one is Replicate), as factors of the
+// product, of their gradients; and of the result.
+class ProductSpecs {
+ public:
+  ProductSpecs(DerivedSpecs specs, size_t num_factors)
+      : specs_(std::move(specs)), num_factors_(num_factors) {}
+
+  const SpecPtr& operand(size_t i) const { return specs_[i]; }
+  const SpecPtr& factor(size_t i) const { return specs_[num_factors_ + i]; }
+  const SpecPtr& gradient(size_t i) const { return specs_[2 * num_factors_ + i]; }
+  const SpecPtr& result() const { return specs_.back(); }
+
+ private:
+  DerivedSpecs specs_;
+  size_t num_factors_;
+};
+
+ProductSpecs product_specs(const Product& product, const ShardMesh& mesh) {
+  const bool has_labels = product.rule == nullptr;
+  c10::SmallVector<int64_t, 48> key = {rule_number(has_labels ? &kProductRule : product.rule),
+                                       product.summand};
+  const auto add = [&](const auto& numbers) {
+    key.push_back(static_cast<int64_t>(numbers.size()));
+    key.append(numbers.begin(), numbers.end());
   };
-  c10::SmallVector<const SpecPtr*, 4> operands;
+  c10::SmallVector<const SpecPtr*, 4> sharded;
   for (size_t i = 0; i < product.operands.size(); ++i) {
-    const ShardTensorImpl* impl = shard_impl(product.operands[i]);
-    if (impl != nullptr) operands.push_back(&impl->spec());
-    add_labels(product.labels[i]);
-  }
-  add_labels(product.result);
-  add_labels(product.whole);
-  const size_t factors = product.operands.size();
-  if (operands.size() == factors) {
-    return {derived_specs(key, operands, [&] { return in_order(plan(product, *mesh)); }), factors};
-  }
-  ProductSpecs made{{}, factors};
-  for (ShardLayout& layout : in_order(with_shard_errors([&] { return plan(product, *mesh); }))) {
-    const SpecPtr* same = nullptr;
-    for (const SpecPtr* operand : operands) {
-      if (same == nullptr && (*operand)->layout() == layout) same = operand;
+    const at::Tensor& operand = product.operands[i];
+    if (const ShardTensorImpl* impl = shard_impl(operand)) {
+      sharded.push_back(&impl->spec());
+      key.push_back(-1);
+    } else {
+      add(operand.sizes());
     }
-    made.specs.push_back(same != nullptr ? *same : make_spec(mesh, std::move(layout)));
+    if (has_labels) add(product.labels[i]);
   }
-  return made;
+  if (has_labels) {
+    add(product.result);
+    add(product.whole);
+  }
+  return {derived_specs(key, sharded, [&] { return layouts_of(product, mesh); }),
+          product.operands.size()};
 }
 
 // Where ranks have summands, the first one of each axis adds.
@@ -84,31 +97,48 @@ bool adds_summand(const ShardTensorSpec& result) {
   return true;
 }
 
-}  // namespace
-
-at::Tensor product_below_autograd(const Product& product, const LocalProduct& local) {
-  const ShardMesh::Ptr mesh = mesh_of(product.operands, product.name);
-  const ProductSpecs specs = product_specs(product, mesh);
-  std::vector<at::Tensor> locals;
+// Nothing of it is recorded.
+at::Tensor unrecorded(const Product& product, const ProductSpecs& specs, LocalProduct local) {
+  const at::AutoDispatchBelowADInplaceOrView guard;
+  c10::SmallVector<at::Tensor, 3> locals;
   for (size_t i = 0; i < product.operands.size(); ++i) {
     const at::Tensor& operand = product.operands[i];
-    if (const ShardTensorImpl* impl = shard_impl(operand)) {
-      locals.push_back(redistribute_local(impl->local(), impl->spec(), specs.factor(i)));
-    } else {
-      check_promotion(operand, product.name);
-      locals.push_back(
-          redistribute_local(operand, replicated_spec(mesh, operand.sizes()), specs.factor(i)));
-    }
+    const ShardTensorImpl* impl = shard_impl(operand);
+    locals.push_back(redistribute_local(impl == nullptr ? operand : impl->local(), specs.operand(i),
+                                        specs.factor(i)));
   }
-  return wrap(local(locals, adds_summand(*specs.result())), specs.result());
+  at::Tensor part = local(locals, adds_summand(*specs.result()));
+  // An einsum of one operand may be a view of it.
+  for (size_t i = 0; i < locals.size(); ++i) {
+    if (!same(specs.operand(i), specs.factor(i)) || !part.is_alias_of(locals[i])) continue;
+    const at::Tensor result = wrap(part.detach(), specs.result());
+    count_writes_with(result, product.operands[i]);
+    return result;
+  }
+  return wrap(std::move(part), specs.result());
 }
 
-at::Tensor product_above_autograd(const Product& product, const LocalProduct& local) {
+}  // namespace
+
+at::Tensor product_below_autograd(const Product& product, LocalProduct local) {
   const ShardMesh::Ptr mesh = mesh_of(product.operands, product.name);
-  const ProductSpecs specs = product_specs(product, mesh);
-  std::vector<at::Tensor> locals;
+  const ProductSpecs specs = product_specs(product, *mesh);
+  for (const at::Tensor& operand : product.operands) {
+    if (!is_shard_tensor(operand)) check_promotion(operand, product.name);
+  }
+  return unrecorded(product, specs, local);
+}
+
+at::Tensor product_above_autograd(const Product& product, LocalProduct local) {
+  const ShardMesh::Ptr mesh = mesh_of(product.operands, product.name);
+  const ProductSpecs specs = product_specs(product, *mesh);
+  const bool is_recorded =
+      std::any_of(product.operands.begin(), product.operands.end(), &wants_gradient);
+  if (!is_recorded) return unrecorded(product, specs, local);
+  c10::SmallVector<at::Tensor, 3> locals;
   for (size_t i = 0; i < product.operands.size(); ++i) {
-    const at::Tensor moved = redistribute(promote(product.operands[i], mesh), specs.factor(i));
+    const at::Tensor moved =
+        redistribute(promote(product.operands[i], specs.operand(i)), specs.factor(i));
     locals.push_back(to_local(moved, specs.gradient(i)));
   }
   return from_local(local(locals, adds_summand(*specs.result())), specs.result());
@@ -121,19 +151,18 @@ at::Tensor fixed_product(const FixedProduct& product, const at::Tensor& a, const
   if (left == nullptr || right == nullptr || left->spec()->mesh() != right->spec()->mesh()) {
     return product_below_autograd(
         {product.name, {a, b}, {product.of_a, product.of_b}, product.result},
-        [local](const std::vector<at::Tensor>& locals, bool) {
-          return local(locals[0], locals[1]);
-        });
+        [local](at::TensorList locals, bool) { return local(locals[0], locals[1]); });
   }
   const DerivedSpecs specs =
       derived_specs({rule_number(&product)}, {&left->spec(), &right->spec()}, [&] {
-        ContractionLayout layouts =
-            contraction(left->spec()->layout().mesh_shape(),
-                        {{&left->spec()->layout(), left->spec()->global_shape(), product.of_a},
-                         {&right->spec()->layout(), right->spec()->global_shape(), product.of_b}},
-                        product.result);
-        layouts.gradients.clear();
-        return in_order(std::move(layouts));
+        ContractionLayout made = contraction(
+            left->spec()->layout().mesh_shape(),
+            {{&left->spec()->layout(), left->spec()->global_shape(), as_vector(product.of_a)},
+             {&right->spec()->layout(), right->spec()->global_shape(), as_vector(product.of_b)}},
+            as_vector(product.result));
+        std::vector<ShardLayout> layouts = std::move(made.factors);
+        layouts.push_back(std::move(made.result));
+        return layouts;
       });
   return wrap(local(redistribute_local(left->local(), left->spec(), specs[0]),
                     redistribute_local(right->local(), right->spec(), specs[1])),
@@ -147,9 +176,9 @@ at::Tensor small_stand_in(const at::Tensor& operand) {
                    at::TensorOptions().dtype(operand.scalar_type()).device(operand.device()));
 }
 
-std::vector<int> trailing_labels(const at::Tensor& operand, const std::vector<int>& labels,
-                                 const std::vector<int64_t>& extents) {
-  std::vector<int> own;
+ProductLabels trailing_labels(const at::Tensor& operand, c10::ArrayRef<int> labels,
+                              at::IntArrayRef extents) {
+  ProductLabels own;
   const auto shift = static_cast<int64_t>(labels.size()) - operand.dim();
   for (int64_t d = 0; d < operand.dim(); ++d) {
     // What does not fit is left to the local operator, which says so.

@@ -5,40 +5,45 @@
 // that do not fit, two meshes), and the local operator's.
 #pragma once
 
-#include <functional>
-#include <string>
-#include <vector>
-
 #include "ATen/core/Tensor.h"
+#include "c10/util/ArrayRef.h"
+#include "c10/util/FunctionRef.h"
+#include "c10/util/SmallVector.h"
 #include "parallel/shard/layout/contraction.h"
 
 namespace meshrun {
 
+// One for each dimension: layout/contraction.h.
+using ProductLabels = c10::SmallVector<int, 6>;
+
 struct Product {
   const char* name = "";
-  std::vector<at::Tensor> operands;  // sharded and plain ones; undefined ones are left out
-  std::vector<std::vector<int>> labels;
-  std::vector<int> result;
+  c10::SmallVector<at::Tensor, 3> operands;  // sharded and plain ones; undefined ones are left out
+  c10::SmallVector<ProductLabels, 3> labels;
+  ProductLabels result;
   // The operand that is added to the product of the others; -1: none.
   int summand = -1;
-  std::vector<int> whole = {};
+  ProductLabels whole = {};
+  // Where all labels follow from the operands' shapes: the address of a constant that stands for
+  // how. The layouts of a call are then kept without its labels.
+  const void* rule = nullptr;
 };
 
 // `adds`: whether this rank is the one that adds the summand, where ranks have a Partial.
-using LocalProduct = std::function<at::Tensor(const std::vector<at::Tensor>& locals, bool adds)>;
+using LocalProduct = c10::function_ref<at::Tensor(at::TensorList locals, bool adds)>;
 
 // On tensors without history.
-at::Tensor product_below_autograd(const Product& product, const LocalProduct& local);
-// LibTorch's autograd records the local operator.
-at::Tensor product_above_autograd(const Product& product, const LocalProduct& local);
+at::Tensor product_below_autograd(const Product& product, LocalProduct local);
+// LibTorch's autograd records the local operator, where it records at all.
+at::Tensor product_above_autograd(const Product& product, LocalProduct local);
 
 // A product of two operands whose labels are always the same, a matrix product say: one static
 // value of each, since the layouts of a call are kept under its address.
 struct FixedProduct {
   const char* name = "";
-  std::vector<int> of_a;
-  std::vector<int> of_b;
-  std::vector<int> result;
+  ProductLabels of_a;
+  ProductLabels of_b;
+  ProductLabels result;
 };
 
 using LocalFixedProduct = at::Tensor (*)(const at::Tensor& a, const at::Tensor& b);
@@ -54,7 +59,7 @@ at::Tensor small_stand_in(const at::Tensor& operand);
 
 // Labels of the last dimensions of something that broadcasts to a result with these labels and
 // extents.
-std::vector<int> trailing_labels(const at::Tensor& operand, const std::vector<int>& labels,
-                                 const std::vector<int64_t>& extents);
+ProductLabels trailing_labels(const at::Tensor& operand, c10::ArrayRef<int> labels,
+                              at::IntArrayRef extents);
 
 }  // namespace meshrun

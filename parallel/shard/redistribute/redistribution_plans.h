@@ -118,8 +118,8 @@ class SpecFamily : public RedistributionPlans {
   void keep_plan(c10::ArrayRef<int64_t> key, std::shared_ptr<const void> plan);
 
  private:
-  static constexpr size_t kRelatives = 64;
-  static constexpr size_t kDerivations = 32;
+  static constexpr size_t kRelatives = 256;
+  static constexpr size_t kDerivations = 64;
   static constexpr size_t kOperatorPlans = 32;
 
   struct Operand {

@@ -52,6 +52,7 @@ DerivedSpecs SpecFamily::derived(c10::ArrayRef<int64_t> key,
   for (const Derivation& derivation : derivations_) {
     if (!derivation.is_of(key, operands.slice(1))) continue;
     specs.clear();
+    specs.reserve(derivation.results.size());
     for (const Result& result : derivation.results) {
       SpecPtr spec =
           result.operand < 0 ? result.spec.lock() : *operands[static_cast<size_t>(result.operand)];

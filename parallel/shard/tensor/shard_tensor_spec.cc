@@ -55,10 +55,13 @@ SpecPtr make_spec(const ShardMesh::Ptr& mesh, ShardLayout layout) {
   return c10::make_intrusive<ShardTensorSpec>(mesh, std::move(layout));
 }
 
+ShardLayout replicated_layout(const ShardMesh& mesh, at::IntArrayRef shape) {
+  return ShardLayout::split(mesh.shape(), Placements(static_cast<size_t>(mesh.ndim())),
+                            shape.vec());
+}
+
 SpecPtr replicated_spec(const ShardMesh::Ptr& mesh, at::IntArrayRef shape) {
-  return make_spec(mesh,
-                   ShardLayout::split(mesh->shape(), Placements(static_cast<size_t>(mesh->ndim())),
-                                      shape.vec()));
+  return make_spec(mesh, replicated_layout(*mesh, shape));
 }
 
 }  // namespace meshrun

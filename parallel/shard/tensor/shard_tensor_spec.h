@@ -86,6 +86,7 @@ inline bool same(const SpecPtr& a, const SpecPtr& b) { return a == b || *a == *b
 
 SpecPtr make_spec(const ShardMesh::Ptr& mesh, ShardLayout layout);
 // All axes Replicate.
+ShardLayout replicated_layout(const ShardMesh& mesh, at::IntArrayRef shape);
 SpecPtr replicated_spec(const ShardMesh::Ptr& mesh, at::IntArrayRef shape);
 
 // Runs `call`, and turns what a layout finds wrong into a ShardTensorError.

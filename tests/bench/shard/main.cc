@@ -14,6 +14,7 @@
 
 #include "ATen/Parallel.h"
 #include "ATen/ops/add.h"
+#include "ATen/ops/linear.h"
 #include "ATen/ops/mm.h"
 #include "ATen/ops/mul.h"
 #include "ATen/ops/ones.h"
@@ -45,15 +46,18 @@ struct Pair {
   std::function<at::Tensor(const at::Tensor& a, const at::Tensor& b)> call;
   bool backward = false;
   bool has_plain = true;
-  // Whether all ranks have the same `b`, a weight.
-  bool is_weight = false;
+  // Whether all ranks have the same `b`: a weight, sharded or plain.
+  enum class Weight { kNone, kSharded, kPlain } weight = Weight::kNone;
 };
 
 std::vector<Pair> pairs() {
   return {
       {"add", [](const auto& a, const auto& b) { return at::add(a, b); }},
       {"relu", [](const auto& a, const auto&) { return at::relu(a); }},
-      {"mm", [](const auto& a, const auto& b) { return at::mm(a, b); }, false, true, true},
+      {"mm", [](const auto& a, const auto& b) { return at::mm(a, b); }, false, true,
+       Pair::Weight::kSharded},
+      {"linear", [](const auto& a, const auto& b) { return at::linear(a, b); }, false, true,
+       Pair::Weight::kPlain},
       {"sum", [](const auto& a, const auto&) { return at::sum(a); }},
       {"mul and backward", [](const auto& a, const auto& b) { return at::mul(a, b); }, true},
       {"redistribute S to R",
@@ -74,8 +78,10 @@ std::vector<Row> rows_of(const Pair& pair, const SpecPtr& spec) {
       return part.set_requires_grad(pair.backward);
     };
     const at::Tensor a = leaf(spec);
-    const at::Tensor b =
-        leaf(pair.is_weight ? replicated_spec(spec->mesh(), {kExtent, kExtent}) : spec);
+    const at::Tensor b = pair.weight == Pair::Weight::kPlain ? at::ones({kExtent, kExtent})
+                         : pair.weight == Pair::Weight::kSharded
+                             ? leaf(replicated_spec(spec->mesh(), {kExtent, kExtent}))
+                             : leaf(spec);
     const std::string name = pair.name + (sharded ? ", sharded" : ", plain");
     if (!pair.backward) {
       rows.push_back({name, [call = pair.call, a, b] { call(a, b); }});

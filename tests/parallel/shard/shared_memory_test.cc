@@ -110,6 +110,15 @@ std::vector<Way> ways(const ShardMesh::Ptr& mesh) {
                  Memory::kShared});
   all.push_back(
       {"promote", {}, [mesh](const at::Tensor& x) { return promote(x, mesh); }, Memory::kShared});
+  const auto renamed = [](const at::Tensor& x) { return at::einsum("ij->ij", {x}); };
+  all.push_back({"einsum", {Shard(0), Replicate()}, renamed, Memory::kShared});
+  all.push_back({"einsum, nothing recorded",
+                 {Shard(0), Replicate()},
+                 [renamed](const at::Tensor& x) {
+                   const at::NoGradGuard no_grad;
+                   return renamed(x);
+                 },
+                 Memory::kShared});
   all.push_back({"scatter_tensor",
                  {},
                  [on](const at::Tensor& x) -> at::Tensor {
