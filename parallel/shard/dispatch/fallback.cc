@@ -148,12 +148,14 @@ void run_replicated(const c10::OperatorHandle& op, Stack* stack, Announce announ
   const size_t count = signature.num_arguments;
   check_plain_operands(op, signature, *stack);
   int64_t bytes = 0;
+  bool on_meta = false;  // where only shapes are asked for, nothing is sent
   for_each_tensor(*stack, count, [&](const at::Tensor& tensor) {
+    on_meta |= is_shard_tensor(tensor) && tensor.device().is_meta();
     if (is_shard_tensor(tensor) && !spec_of(tensor)->is_replicated()) {
       bytes += tensor.numel() * static_cast<int64_t>(tensor.element_size());
     }
   });
-  if (announce == Announce::kWarn) announce_gather(op, bytes);
+  if (announce == Announce::kWarn && !on_meta) announce_gather(op, bytes);
 
   const std::vector<c10::IValue> originals(stack->end() - static_cast<std::ptrdiff_t>(count),
                                            stack->end());

@@ -1,7 +1,8 @@
 // What happens before a handler of the table runs, in one place for all of them:
 //
 //   below autograd   a plain operand that requires a gradient is announced, or it is an error
-//   above autograd   operands become what autocast has them (cast_policy.h)
+//   above autograd   operands become what autocast has them (cast_policy.h); a tangent, which
+//                    the handler would lose, is an error
 //   both             PromotionMode decides on plain operands
 //
 // Written operands (in place and out=) are looked at in function handlers alone, where all
@@ -22,6 +23,7 @@
 #include "parallel/shard/dispatch/cast_policy.h"
 #include "parallel/shard/dispatch/operator_signature.h"
 #include "parallel/shard/dispatch/promotion.h"
+#include "parallel/shard/dispatch/tangents.h"
 #include "torch/library.h"
 
 namespace meshrun {
@@ -134,6 +136,10 @@ class AboveAutogradEntry<Function, Result(Arguments...)> {
         function_(std::move(function)) {}
 
   Result operator()(Arguments... arguments) const {
+    const auto check_tangent = [this](const at::Tensor& operand) {
+      check_no_tangent(operand, name_.c_str());
+    };
+    (for_tensors_of<Arguments>(arguments, check_tangent), ...);
     std::optional<PromotionModeGuard> said;
     if (promotion_mode() != PromotionMode::kSilent) {
       const bool writes_plain = check_targets(arguments...);

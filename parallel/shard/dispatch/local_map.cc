@@ -9,6 +9,7 @@
 #include "fmt/format.h"
 #include "parallel/collectives/call/autograd_node.h"
 #include "parallel/shard/dispatch/promotion.h"
+#include "parallel/shard/dispatch/tangents.h"
 #include "torch/csrc/autograd/custom_function.h"
 
 namespace meshrun {
@@ -185,6 +186,7 @@ SpecPtr with_placements(const SpecPtr& spec, const Placements& placements) {
 }  // namespace
 
 at::Tensor to_local(const at::Tensor& tensor, const SpecPtr& gradient) {
+  check_no_tangent(tensor, "to_local");
   if (wants_gradient(tensor)) {
     return ToLocal::apply(tensor, gradient ? gradient : gradient_spec(spec_of(tensor)));
   }
@@ -193,6 +195,7 @@ at::Tensor to_local(const at::Tensor& tensor, const SpecPtr& gradient) {
 }
 
 at::Tensor from_local(const at::Tensor& local, const SpecPtr& spec, const SpecPtr& gradient) {
+  check_no_tangent(local, "from_local");
   if (!wants_gradient(local)) return wrap_counted(local, spec);
   return FromLocal::apply(local, spec, gradient);
 }
@@ -200,6 +203,7 @@ at::Tensor from_local(const at::Tensor& local, const SpecPtr& spec, const SpecPt
 at::Tensor redistribute(const at::Tensor& tensor, const SpecPtr& to, const SpecPtr& gradient,
                         const RedistributeForm& form) {
   if (same(spec_of(tensor), to)) return form.own_memory ? tensor.clone() : tensor;
+  check_no_tangent(tensor, "redistribute");
   if (!wants_gradient(tensor)) return redistributed(tensor, to, form);
   return Redistribute::apply(tensor, to, gradient ? gradient : gradient_spec(spec_of(tensor)),
                              form);

@@ -13,7 +13,8 @@
 //
 // A rank that computes with a replicated operand and its own part of the others has a summand of
 // its gradient: it says partial_where_replicated(). All are differentiable again, and cost nothing
-// beyond the call where no gradient is wanted. Threads and order: all ranks of the mesh call alike.
+// beyond the call where no gradient is wanted. A tangent is an error (tangents.h). Threads and
+// order: all ranks of the mesh call alike.
 #pragma once
 
 #include <cstdint>

@@ -6,6 +6,8 @@
 #include <vector>
 
 #include "ATen/core/LegacyTypeDispatch.h"
+#include "fmt/format.h"
+#include "fmt/ranges.h"
 #include "parallel/shard/dispatch/fallback.h"
 #include "parallel/shard/dispatch/operator_signature.h"
 #include "parallel/shard/layout/broadcast.h"
@@ -109,8 +111,16 @@ class BatchwiseKernel : public c10::OperatorKernel {
       // What was not asked for (eigenvectors, say) comes without elements and without a batch.
       const bool is_absent = local.dim() < batch.ndim() + std::min<int64_t>(result.core, 1) ||
                              (local.dim() == 1 && local.numel() == 0 && result.core > 1);
-      value = wrap(local, is_absent ? replicated_spec(mesh, local.sizes())
-                                    : with_core(mesh, batch, local.sizes()));
+      const SpecPtr spec =
+          is_absent ? replicated_spec(mesh, local.sizes()) : with_core(mesh, batch, local.sizes());
+      if (local.sizes() != at::IntArrayRef(spec->local_shape())) {
+        // LibTorch's kernel does not broadcast: _cdist_backward() to a batch of cotangents.
+        throw ShardTensorError(
+            fmt::format("{} gave [{}] for a batch of [{}]: expand its arguments to one batch first",
+                        op.schema().name(), fmt::join(local.sizes(), ", "),
+                        fmt::join(batch.global_shape(), ", ")));
+      }
+      value = wrap(local, spec);
     }
   }
 

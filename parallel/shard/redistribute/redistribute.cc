@@ -10,6 +10,7 @@
 #include "c10/core/impl/VirtualGuardImpl.h"
 #include "fmt/format.h"
 #include "fmt/ranges.h"
+#include "parallel/base/traced_calls.h"
 #include "parallel/collectives/all_reduce.h"
 #include "parallel/collectives/plans/planned_collective.h"
 #include "parallel/shard/redistribute/deferred_work.h"
@@ -159,6 +160,14 @@ at::Tensor take(const PreparedStepPtr& prepared, const at::Tensor& local, bool i
   return (*prepared->collective)(local, work);
 }
 
+// On the device "meta", for which no backend sends anything, only shapes count.
+bool has_no_values(const at::Tensor& local, const ShardMesh& mesh) {
+  if (!local.device().is_meta() || is_traced(local)) return false;
+  const std::vector<c10::Device> devices = mesh.group()->getDeviceTypes();
+  return std::none_of(devices.begin(), devices.end(),
+                      [](const c10::Device& device) { return device.is_meta(); });
+}
+
 }  // namespace
 
 SpecPtr target_spec(const SpecPtr& from, const Placements& placements) {
@@ -191,6 +200,7 @@ at::Tensor redistribute_local(const at::Tensor& local, const SpecPtr& from, cons
         fmt::format("cannot redistribute {} to {}", from->to_string(), to->to_string()));
   }
   const at::AutoDispatchBelowADInplaceOrView guard;
+  if (has_no_values(local, *from->mesh())) return at::empty(to->local_shape(), local.options());
   const auto prepared = RedistributionPlans::of(*from).to(*from, *to);
   at::Tensor tensor = local;
   bool is_own = false;
