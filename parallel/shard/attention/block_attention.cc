@@ -1,18 +1,16 @@
 #include "parallel/shard/attention/block_attention.h"
 
+#include <algorithm>
 #include <array>
 #include <limits>
-#include <tuple>
+#include <vector>
 
 #include "ATen/TensorOperators.h"
-#include "ATen/ops/_scaled_dot_product_flash_attention_for_cpu.h"
-#include "ATen/ops/_scaled_dot_product_flash_attention_for_cpu_backward.h"
 #include "ATen/ops/empty.h"
 #include "ATen/ops/full.h"
 #include "ATen/ops/logaddexp.h"
-#include "ATen/ops/logsumexp.h"
-#include "ATen/ops/matmul.h"
 #include "ATen/ops/zeros.h"
+#include "parallel/shard/attention/fused_attention.h"
 #include "parallel/shard/random/counter_random.h"
 
 namespace meshrun {
@@ -54,43 +52,36 @@ Tensor mask_slice(const Tensor& mask, const AttentionTile& tile) {
   return slice;
 }
 
-// What is added to the tile's scores; undefined: nothing.
-Tensor bias_of(const AttentionTile& tile, const BlockOperands& operands, bool with_triangle) {
-  Tensor bias;
-  if (operands.mask) bias = mask_slice(*operands.mask, tile);
-  if (!tile.is_causal || !with_triangle) return bias;
-  const Tensor triangle =
-      at::full({tile.query_size, tile.key_size}, kMinusInfinity, operands.query.options()).triu_(1);
-  return bias.defined() ? bias + triangle : triangle;
-}
-
-bool takes_flash(const BlockOperands& operands) {
-  return operands.query.device().is_cpu() && !operands.wants_mask_gradient && !operands.dropout &&
-         operands.query.size(3) == operands.value.size(3) && operands.query.size(3) > 0;
-}
-
-// The flash kernel reads rows as runs of memory, whatever the last stride says; LibTorch looks at
-// that before it chooses the kernel.
-Tensor with_runs(const Tensor& tensor) {
-  return tensor.size(3) <= 1 || tensor.stride(3) == 1 ? tensor : tensor.contiguous();
-}
-
 bool is_nothing(const BlockOperands& operands) {
   return operands.query.size(0) == 0 || operands.query.size(1) == 0;
 }
 
-// The flash kernel takes a triangle of its own only where there is no mask: it cannot tell a row
-// that both together leave without keys.
-std::optional<Tensor> flash_mask(const AttentionTile& tile, const BlockOperands& operands) {
-  if (!operands.mask) return std::nullopt;
-  return bias_of(tile, operands, true);
+// Null: products of matrices.
+const FusedAttention* kernel_for(const BlockOperands& operands) {
+  const int64_t extent = operands.query.size(3);
+  if (operands.wants_mask_gradient || operands.dropout != nullptr ||
+      extent != operands.value.size(3)) {
+    return nullptr;
+  }
+  return fused_attention(operands.query.device(), operands.dtype, extent,
+                         operands.mask.has_value());
 }
 
-Tensor scores_of(const Tensor& query, const Tensor& key, const AttentionTile& tile,
-                 const BlockOperands& operands) {
-  Tensor scores = at::matmul(query, key.transpose(2, 3)).mul_(operands.scale);
-  if (const Tensor bias = bias_of(tile, operands, true); bias.defined()) scores.add_(bias);
-  return scores;
+// The tile by groups of queries whose scores are few enough.
+std::vector<AttentionTile> row_groups(const AttentionTile& tile, const BlockOperands& operands) {
+  const int64_t scores_of_row = operands.query.size(0) * operands.query.size(1) * tile.key_size;
+  const int64_t rows =
+      std::clamp<int64_t>(kMostScores / std::max<int64_t>(scores_of_row, 1), 1, tile.query_size);
+  std::vector<AttentionTile> groups;
+  for (int64_t begin = 0; begin < tile.query_size; begin += rows) {
+    const int64_t size = std::min(rows, tile.query_size - begin);
+    for (AttentionTile group : cut_attention(begin, size, 0, tile.key_size, tile.is_causal)) {
+      group.query_begin += tile.query_begin + begin;
+      group.key_begin += tile.key_begin;
+      groups.push_back(group);
+    }
+  }
+  return groups;
 }
 
 // What the tile's weights are multiplied by: 0, or 1 / (1 - probability). The same in both passes.
@@ -107,36 +98,20 @@ Tensor kept_of(const AttentionTile& tile, const BlockOperands& operands) {
   return probability > 0 ? kept.div_(probability) : kept;
 }
 
-// exp(x - minus), where x may be -inf and `minus` is finite.
-Tensor exp_minus(const Tensor& x, const Tensor& minus) { return (x - minus).exp_(); }
-
-std::tuple<Tensor, Tensor> attend(const AttentionTile& tile, const BlockOperands& operands) {
+TileOperands operands_of(const AttentionTile& tile, const BlockOperands& operands) {
   const Tensor query = rows_of(operands.query, tile);
-  const Tensor key = keys_of(operands.key, tile, query.size(1));
-  const Tensor value = keys_of(operands.value, tile, query.size(1));
-  if (!takes_flash(operands)) {
-    const Tensor scores = scores_of(query, key, tile, operands);
-    const Tensor logsumexp = at::logsumexp(scores, {-1});
-    const Tensor weights = exp_minus(scores, finite_logsumexp(logsumexp).unsqueeze(-1));
-    if (operands.dropout != nullptr) weights.mul_(kept_of(tile, operands));
-    return {at::matmul(weights, value), logsumexp};
-  }
-  const std::optional<Tensor> mask = flash_mask(tile, operands);
-  auto [output, logsumexp] = at::_scaled_dot_product_flash_attention_for_cpu(
-      with_runs(query), with_runs(key), with_runs(value), 0.0, tile.is_causal && !mask, mask,
-      operands.scale);
-  if (mask) {
-    // It reports 0 for a row without an allowed key.
-    logsumexp = logsumexp.masked_fill(mask->amax({-1}) == kMinusInfinity, kMinusInfinity);
-  }
-  return {output, logsumexp};
+  TileOperands of_tile{.query = query,
+                       .key = keys_of(operands.key, tile, query.size(1)),
+                       .value = keys_of(operands.value, tile, query.size(1)),
+                       .is_causal = tile.is_causal,
+                       .scale = operands.scale,
+                       .dtype = operands.dtype};
+  if (operands.mask) of_tile.bias = mask_slice(*operands.mask, tile);
+  if (operands.dropout != nullptr) of_tile.kept = kept_of(tile, operands);
+  return of_tile;
 }
 
 }  // namespace
-
-Tensor finite_logsumexp(const Tensor& logsumexp) {
-  return logsumexp.masked_fill(logsumexp == kMinusInfinity, 0.0);
-}
 
 RunningAttention::RunningAttention(const Tensor& query, int64_t value_extent)
     : output_(
@@ -146,7 +121,19 @@ RunningAttention::RunningAttention(const Tensor& query, int64_t value_extent)
 
 void RunningAttention::add(const AttentionTile& tile, const BlockOperands& operands) {
   if (is_nothing(operands)) return;
-  const auto [added, added_logsumexp] = attend(tile, operands);
+  if (const FusedAttention* kernel = kernel_for(operands)) {
+    const auto [added, logsumexp] = kernel->attend(operands_of(tile, operands));
+    merge(tile, added, logsumexp);
+    return;
+  }
+  for (const AttentionTile& group : row_groups(tile, operands)) {
+    const auto [added, logsumexp] = attend_by_products(operands_of(group, operands));
+    merge(group, added, logsumexp);
+  }
+}
+
+void RunningAttention::merge(const AttentionTile& tile, const Tensor& added,
+                             const Tensor& added_logsumexp) {
   const Tensor output = rows_of(output_, tile);
   const Tensor logsumexp = rows_of(logsumexp_, tile);
   const Tensor merged = at::logaddexp(logsumexp, added_logsumexp);
@@ -160,39 +147,24 @@ void add_gradients(const AttentionTile& tile, const BlockOperands& operands,
                    const Tensor& grad_output, const Tensor& output, const Tensor& logsumexp,
                    BlockGradients& sums) {
   if (is_nothing(operands)) return;
-  const Tensor query = rows_of(operands.query, tile);
-  const Tensor key = keys_of(operands.key, tile, query.size(1));
-  const Tensor value = keys_of(operands.value, tile, query.size(1));
-  const Tensor grad = rows_of(grad_output, tile);
-  const Tensor result = rows_of(output, tile);
-  if (takes_flash(operands)) {
-    const std::optional<Tensor> mask = flash_mask(tile, operands);
-    const auto [grad_query, grad_key, grad_value] =
-        at::_scaled_dot_product_flash_attention_for_cpu_backward(
-            with_runs(grad), with_runs(query), with_runs(key), with_runs(value), with_runs(result),
-            rows_of(logsumexp, tile), 0.0, tile.is_causal && !mask, mask, operands.scale);
-    rows_of(sums.query, tile).add_(grad_query);
-    add_to_keys(sums.key, tile, grad_key);
-    add_to_keys(sums.value, tile, grad_value);
-    return;
-  }
-  const Tensor weights =
-      exp_minus(scores_of(query, key, tile, operands), rows_of(logsumexp, tile).unsqueeze(-1));
-  const Tensor along = (grad * result).sum(-1, /*keepdim=*/true);
-  const Tensor grad_scores = at::matmul(grad, value.transpose(2, 3));
-  Tensor used = weights;
-  if (operands.dropout != nullptr) {
-    const Tensor kept = kept_of(tile, operands);
-    used = weights * kept;
-    grad_scores.mul_(kept);
-  }
-  grad_scores.sub_(along).mul_(weights);
-  add_to_keys(sums.value, tile, at::matmul(used.transpose(2, 3), grad));
-  rows_of(sums.query, tile).add_(at::matmul(grad_scores, key), operands.scale);
-  add_to_keys(sums.key, tile, at::matmul(grad_scores.transpose(2, 3), query).mul_(operands.scale));
-  if (operands.wants_mask_gradient) {
-    const Tensor slice = mask_slice(sums.mask, tile);
-    slice.add_(grad_scores.sum_to_size(slice.sizes()));
+  const FusedAttention* kernel = kernel_for(operands);
+  const auto groups =
+      kernel != nullptr ? std::vector<AttentionTile>{tile} : row_groups(tile, operands);
+  for (const AttentionTile& group : groups) {
+    const TileOperands of_group = operands_of(group, operands);
+    const Tensor grad = rows_of(grad_output, group);
+    const Tensor result = rows_of(output, group);
+    const Tensor sum = rows_of(logsumexp, group);
+    const TileGradients gradients = kernel != nullptr
+                                        ? kernel->gradients(of_group, grad, result, sum)
+                                        : gradients_by_products(of_group, grad, result, sum);
+    rows_of(sums.query, group).add_(gradients.query);
+    add_to_keys(sums.key, group, gradients.key);
+    add_to_keys(sums.value, group, gradients.value);
+    if (operands.wants_mask_gradient) {
+      const Tensor slice = mask_slice(sums.mask, group);
+      slice.add_(gradients.scores.sum_to_size(slice.sizes()));
+    }
   }
 }
 

@@ -4,9 +4,10 @@
 // query head h attends to key head h / (H / Hk). Mask: (B or 1, H or 1, L or 1, S or 1), added to
 // the scores. All in the accumulating dtype (float32, or float64), which sums are kept in, too.
 //
-// On the CPU, LibTorch's flash kernel computes a tile without its scores. Matrix products, with the
-// scores of one tile in memory, compute what that kernel cannot: other devices, dropout, a mask
-// whose gradient is wanted, a value whose extent is not the key's.
+// A tile is computed by one of LibTorch's fused kernels (fused_attention.h), or where none computes
+// it by products of matrices (tile_products.h): dropout, a mask whose gradient is wanted, a value
+// whose extent is not the key's, on GPUs any mask. They take as many rows of queries at a time as
+// have at most kMostScores scores, so memory grows as the block does either way.
 //
 // No gradients are recorded. Threads: one at a time. Errors: LibTorch's, on operands that do not
 // fit.
@@ -18,6 +19,7 @@
 #include "ATen/core/Tensor.h"
 #include "parallel/shard/attention/attention_arguments.h"
 #include "parallel/shard/attention/attention_plan.h"
+#include "parallel/shard/attention/tile_products.h"
 
 namespace meshrun {
 
@@ -31,7 +33,10 @@ struct BlockOperands {
   const AttentionDropout* dropout = nullptr;
   int64_t first_key = 0;  // of this block in the whole sequence, for dropout
   bool wants_mask_gradient = false;
+  at::ScalarType dtype = at::kFloat;  // in which they came
 };
+
+inline constexpr int64_t kMostScores = int64_t{1} << 24;
 
 // The softmax-weighted values of all blocks so far, and the logarithm of the weights' sum. Rows
 // that have seen no key: zeros, as LibTorch gives for rows without an allowed key, and -inf.
@@ -45,6 +50,8 @@ class RunningAttention {
   const at::Tensor& logsumexp() const { return logsumexp_; }  // (B, H, L)
 
  private:
+  void merge(const AttentionTile& tile, const at::Tensor& added, const at::Tensor& added_logsumexp);
+
   at::Tensor output_;
   at::Tensor logsumexp_;
 };
@@ -62,8 +69,5 @@ struct BlockGradients {
 void add_gradients(const AttentionTile& tile, const BlockOperands& operands,
                    const at::Tensor& grad_output, const at::Tensor& output,
                    const at::Tensor& logsumexp, BlockGradients& sums);
-
-// 0 for -inf: exp(score - logsumexp) of a row without keys is then 0, not NaN.
-at::Tensor finite_logsumexp(const at::Tensor& logsumexp);
 
 }  // namespace meshrun

@@ -58,7 +58,8 @@ struct Meeting : torch::CustomClassHolder {
             .mask = additive_mask(mask_columns(mask, key_offset, key.size(2)), wide),
             .scale = scale,
             .dropout = dropout ? &*dropout : nullptr,
-            .first_key = key_offset};
+            .first_key = key_offset,
+            .dtype = key.scalar_type()};
   }
 };
 

@@ -9,7 +9,7 @@
 // Each equals at::scaled_dot_product_attention of the whole tensors: uneven and empty pieces,
 // causal (by the index in the whole sequence), masks, grouped queries. A row without an allowed key
 // gives zeros, as LibTorch does. A rank holds at most two blocks of keys beside its own, and the
-// scores of one tile (block_attention.h).
+// scores of some rows of queries at most (block_attention.h): memory grows as the pieces do.
 //
 // Shapes: query (..., H, L, E), key (..., Hk, S, E), value (..., Hk, S, Ev), L and S of this rank;
 // result (..., H, L, Ev) in the inputs' dtype. Dtypes: floating; products and sums in float32

@@ -80,7 +80,8 @@ BlockOperands operands_of(const Ring& ring, int step, const Tensor& query,
               mask_columns(mask, ring.key_begin(block), ring.plan.key_size(block)), dtype),
           .scale = ring.scale,
           .dropout = ring.dropout ? &*ring.dropout : nullptr,
-          .first_key = ring.key_begin(block)};
+          .first_key = ring.key_begin(block),
+          .dtype = held.key.scalar_type()};
 }
 
 }  // namespace

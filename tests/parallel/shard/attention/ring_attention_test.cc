@@ -271,6 +271,32 @@ TEST(WholeKeysAttentionTest, PiecesOfQueriesMakeUpTheWhole) {
   }
 }
 
+// More scores than products of matrices have in memory at a time.
+TEST(WholeKeysAttentionTest, GroupsOfRowsMakeUpTheWhole) {
+  for (const bool is_causal : {false, true}) {
+    const Case c{.name = "groups",
+                 .batch = {1},
+                 .key_batch = {1},
+                 .value_extent = 5,
+                 .is_causal = is_causal,
+                 .mask = is_causal ? Mask::kNone : Mask::kLearned,
+                 .dtype = at::kFloat};
+    SCOPED_TRACE(is_causal);
+    const Whole whole(c, 5000, 4000);
+    const Tensor query = leaf(whole.query);
+    const Tensor key = leaf(whole.key);
+    const Tensor value = leaf(whole.value);
+    const Tensor mask = is_causal ? Tensor() : leaf(whole.mask);
+    const Tensor output = whole_keys_attention(query, key, value, options_of(c, mask));
+    expect_near(output, whole.output, whole.output, "output");
+    output.backward(whole.cotangent);
+    expect_near(query.grad(), whole.query.grad(), whole.query.grad(), "dQ");
+    expect_near(key.grad(), whole.key.grad(), whole.key.grad(), "dK");
+    expect_near(value.grad(), whole.value.grad(), whole.value.grad(), "dV");
+    if (mask.defined()) expect_near(mask.grad(), whole.mask.grad(), whole.mask.grad(), "dMask");
+  }
+}
+
 const bool kRepeats = register_rank_function("repeats", [] {
   const JoinedWorld world;
   const Sizes sizes = compute_split_shapes(37, world.size);

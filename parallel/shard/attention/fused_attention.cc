@@ -1,0 +1,266 @@
+#include "parallel/shard/attention/fused_attention.h"
+
+#include <exception>
+#include <limits>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <utility>
+
+#include "ATen/ops/_scaled_dot_product_efficient_attention.h"
+#include "ATen/ops/_scaled_dot_product_efficient_attention_backward.h"
+#include "ATen/ops/_scaled_dot_product_flash_attention.h"
+#include "ATen/ops/_scaled_dot_product_flash_attention_backward.h"
+#include "ATen/ops/_scaled_dot_product_flash_attention_for_cpu.h"
+#include "ATen/ops/_scaled_dot_product_flash_attention_for_cpu_backward.h"
+#include "ATen/ops/arange.h"
+#include "ATen/ops/cat.h"
+#include "ATen/ops/constant_pad_nd.h"
+#include "ATen/ops/empty.h"
+#include "c10/util/Exception.h"
+#include "fmt/format.h"
+#include "parallel/shard/attention/attention_arguments.h"
+
+namespace meshrun {
+namespace {
+
+using at::Tensor;
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+// The kernels read rows as runs of memory, whatever the last stride says; LibTorch looks at that
+// before it chooses a kernel.
+Tensor with_runs(const Tensor& tensor) {
+  return tensor.size(3) <= 1 || tensor.stride(3) == 1 ? tensor : tensor.contiguous();
+}
+
+class CpuFlash : public FusedAttention {
+ public:
+  bool takes(at::ScalarType /*dtype*/, int64_t extent, bool /*has_bias*/) const override {
+    return extent > 0;
+  }
+
+  std::tuple<Tensor, Tensor> attend(const TileOperands& tile) const override {
+    const std::optional<Tensor> bias = bias_of(tile);
+    auto [output, logsumexp] = at::_scaled_dot_product_flash_attention_for_cpu(
+        with_runs(tile.query), with_runs(tile.key), with_runs(tile.value), 0.0,
+        tile.is_causal && !bias, bias, tile.scale);
+    if (bias) {
+      // It reports 0 for a row without an allowed key.
+      logsumexp = logsumexp.masked_fill(bias->amax({-1}) == -kInfinity, -kInfinity);
+    }
+    return {output, logsumexp};
+  }
+
+  TileGradients gradients(const TileOperands& tile, const Tensor& grad_output, const Tensor& output,
+                          const Tensor& logsumexp) const override {
+    const std::optional<Tensor> bias = bias_of(tile);
+    auto [query, key, value] = at::_scaled_dot_product_flash_attention_for_cpu_backward(
+        with_runs(grad_output), with_runs(tile.query), with_runs(tile.key), with_runs(tile.value),
+        with_runs(output), logsumexp, 0.0, tile.is_causal && !bias, bias, tile.scale);
+    return {std::move(query), std::move(key), std::move(value), {}};
+  }
+
+ private:
+  // The kernel takes a triangle of its own only where there is no bias: it cannot tell a row that
+  // both together leave without keys.
+  static std::optional<Tensor> bias_of(const TileOperands& tile) {
+    if (!tile.bias.defined()) return std::nullopt;
+    return bias_with_triangle(tile);
+  }
+};
+
+class CudaFlash : public FusedAttention {
+ public:
+  bool takes(at::ScalarType dtype, int64_t extent, bool has_bias) const override {
+    return (dtype == at::kHalf || dtype == at::kBFloat16) && extent > 0 && extent % 8 == 0 &&
+           extent <= 256 && !has_bias;
+  }
+
+  std::tuple<Tensor, Tensor> attend(const TileOperands& tile) const override {
+    if (!is_square(tile)) {
+      const auto [triangle, rest] = parted(tile);
+      const auto [upper, upper_sum] = attend(triangle);
+      const auto [lower, lower_sum] = attend(rest);
+      return {at::cat({upper, lower}, 2), at::cat({upper_sum, lower_sum}, 2)};
+    }
+    const auto results = at::_scaled_dot_product_flash_attention(
+        in(tile.dtype, tile.query), in(tile.dtype, tile.key), in(tile.dtype, tile.value), 0.0,
+        tile.is_causal, /*return_debug_mask=*/false, tile.scale);
+    return {std::get<0>(results).to(at::kFloat), std::get<1>(results)};
+  }
+
+  TileGradients gradients(const TileOperands& tile, const Tensor& grad_output, const Tensor& output,
+                          const Tensor& logsumexp) const override {
+    if (!is_square(tile)) {
+      const auto [triangle, rest] = parted(tile);
+      const int64_t upper = triangle.query.size(2);
+      const int64_t lower = rest.query.size(2);
+      TileGradients sums = gradients(triangle, grad_output.narrow(2, 0, upper),
+                                     output.narrow(2, 0, upper), logsumexp.narrow(2, 0, upper));
+      const TileGradients more =
+          gradients(rest, grad_output.narrow(2, upper, lower), output.narrow(2, upper, lower),
+                    logsumexp.narrow(2, upper, lower));
+      return {at::cat({sums.query, more.query}, 2),
+              sums.key.add_(more.key),
+              sums.value.add_(more.value),
+              {}};
+    }
+    // Where dropout begins to draw: there is none.
+    const at::TensorOptions numbers = tile.query.options().dtype(at::kLong);
+    auto [query, key, value] = at::_scaled_dot_product_flash_attention_backward(
+        in(tile.dtype, grad_output), in(tile.dtype, tile.query), in(tile.dtype, tile.key),
+        in(tile.dtype, tile.value), in(tile.dtype, output), logsumexp.contiguous(), Tensor(),
+        Tensor(), tile.query.size(2), tile.key.size(2), 0.0, tile.is_causal,
+        at::empty({2}, numbers), at::empty({}, numbers), tile.scale);
+    return {query.to(at::kFloat), key.to(at::kFloat), value.to(at::kFloat), {}};
+  }
+
+ private:
+  static Tensor in(at::ScalarType dtype, const Tensor& tensor) {
+    return tensor.to(dtype).contiguous();
+  }
+  // It counts a triangle from the last query and key.
+  static bool is_square(const TileOperands& tile) {
+    return !tile.is_causal || tile.query.size(2) == tile.key.size(2);
+  }
+  // A causal tile has at least as many queries as keys: the triangle, and the queries that see all.
+  static std::pair<TileOperands, TileOperands> parted(const TileOperands& tile) {
+    const int64_t keys = tile.key.size(2);
+    TileOperands triangle = tile;
+    triangle.query = tile.query.narrow(2, 0, keys);
+    TileOperands rest = tile;
+    rest.query = tile.query.narrow(2, keys, tile.query.size(2) - keys);
+    rest.is_causal = false;
+    return {std::move(triangle), std::move(rest)};
+  }
+};
+
+class CudaEfficient : public FusedAttention {
+ public:
+  bool takes(at::ScalarType dtype, int64_t extent, bool has_bias) const override {
+    return dtype == at::kFloat && extent > 0 && extent % 4 == 0 && !has_bias;
+  }
+
+  std::tuple<Tensor, Tensor> attend(const TileOperands& tile) const override {
+    const auto results = at::_scaled_dot_product_efficient_attention(
+        with_runs(tile.query), with_runs(tile.key), with_runs(tile.value), std::nullopt,
+        /*compute_log_sumexp=*/true, 0.0, tile.is_causal, tile.scale);
+    return {std::get<0>(results), std::get<1>(results).narrow(2, 0, tile.query.size(2))};
+  }
+
+  TileGradients gradients(const TileOperands& tile, const Tensor& grad_output, const Tensor& output,
+                          const Tensor& logsumexp) const override {
+    // Rows come in runs of 32; those beyond the last one have no weight.
+    const int64_t rows = logsumexp.size(2);
+    const Tensor padded = at::constant_pad_nd(logsumexp, {0, (32 - rows % 32) % 32}, kInfinity);
+    const at::TensorOptions numbers = tile.query.options().dtype(at::kLong);
+    auto [query, key, value, bias] = at::_scaled_dot_product_efficient_attention_backward(
+        with_runs(grad_output), with_runs(tile.query), with_runs(tile.key), with_runs(tile.value),
+        Tensor(), with_runs(output), padded, at::empty({}, numbers), at::empty({}, numbers), 0.0,
+        {true, true, true, false}, tile.is_causal, tile.scale);
+    return {std::move(query), std::move(key), std::move(value), {}};
+  }
+};
+
+// Numbers without a pattern that a wrong kernel could share. Drawn ones would change what the
+// program draws next.
+Tensor numbers(at::IntArrayRef shape, double frequency, const at::TensorOptions& options) {
+  return at::arange(c10::multiply_integers(shape), options).mul_(frequency).sin_().view(shape);
+}
+
+bool is_near(const Tensor& computed, const Tensor& wanted, at::ScalarType dtype) {
+  if (computed.sizes() != wanted.sizes()) return false;
+  const double tolerance = dtype == at::kDouble ? 1e-10 : dtype == at::kFloat ? 3e-3 : 3e-2;
+  // NaN is not near.
+  return (computed - wanted).norm().item<double>() <= tolerance * wanted.norm().item<double>();
+}
+
+// A tile of more queries than keys, of a block that is not the only one.
+std::string difference_on(const FusedAttention& kernel, const TileOperands& tile) {
+  const char* form = tile.is_causal ? "causal " : "";
+  const auto [wanted, wanted_sum] = attend_by_products(tile);
+  const auto [output, logsumexp] = kernel.attend(tile);
+  if (!is_near(output, wanted, tile.dtype)) return fmt::format("{}values", form);
+  if (!is_near(logsumexp, wanted_sum, tile.dtype)) return fmt::format("{}logsumexp", form);
+  const Tensor all = wanted * 0.5;
+  const Tensor all_sum = wanted_sum + 0.7;
+  const Tensor cotangent = numbers(wanted.sizes(), 0.37, wanted.options());
+  const TileGradients expected = gradients_by_products(tile, cotangent, all, all_sum);
+  const TileGradients gradients = kernel.gradients(tile, cotangent, all, all_sum);
+  if (!is_near(gradients.query, expected.query, tile.dtype)) {
+    return fmt::format("{}gradient of the queries", form);
+  }
+  if (!is_near(gradients.key, expected.key, tile.dtype)) {
+    return fmt::format("{}gradient of the keys", form);
+  }
+  if (!is_near(gradients.value, expected.value, tile.dtype)) {
+    return fmt::format("{}gradient of the values", form);
+  }
+  return "";
+}
+
+// Whether a kernel may be used: found out once.
+bool is_trusted(const FusedAttention& kernel, c10::Device device, at::ScalarType dtype,
+                int64_t extent) {
+  using Use = std::pair<at::ScalarType, int64_t>;
+  static std::mutex mutex;
+  static auto* found = new std::map<Use, bool>;
+  const std::lock_guard lock(mutex);
+  const auto known = found->find({dtype, extent});
+  if (known != found->end()) return known->second;
+  const std::string difference = difference_from_products(kernel, device, dtype, extent);
+  if (!difference.empty()) {
+    TORCH_WARN("ring attention computes ", dtype, " heads of ", extent,
+               " by products of matrices: LibTorch's fused kernel on ", device, " differs (",
+               difference, ")");
+  }
+  found->emplace(Use(dtype, extent), difference.empty());
+  return difference.empty();
+}
+
+}  // namespace
+
+std::string difference_from_products(const FusedAttention& kernel, c10::Device device,
+                                     at::ScalarType dtype, int64_t extent) {
+  const auto options = at::TensorOptions().device(device).dtype(accumulating_dtype(dtype));
+  constexpr int64_t kQueries = 75;
+  constexpr int64_t kKeys = 41;
+  const auto operand = [&](int64_t rows, double frequency) {
+    // As the operands came: what a narrower kernel makes of them is exact.
+    return numbers({2, 3, rows, extent}, frequency, options).to(dtype).to(options.dtype());
+  };
+  try {
+    for (const bool is_causal : {false, true}) {
+      std::string difference = difference_on(kernel, {.query = operand(kQueries, 0.71),
+                                                      .key = operand(kKeys, 1.3),
+                                                      .value = operand(kKeys, 0.53),
+                                                      .is_causal = is_causal,
+                                                      .scale = 0.4,
+                                                      .dtype = dtype});
+      if (!difference.empty()) return difference;
+    }
+  } catch (const std::exception& error) {
+    const std::string text = error.what();
+    return text.substr(0, text.find('\n'));
+  }
+  return "";
+}
+
+const FusedAttention* fused_attention(c10::Device device, at::ScalarType dtype, int64_t extent,
+                                      bool has_bias) {
+  static const auto* cpu = new CpuFlash;
+  static const auto* flash = new CudaFlash;
+  static const auto* efficient = new CudaEfficient;
+  if (device.is_cpu()) return cpu->takes(dtype, extent, has_bias) ? cpu : nullptr;
+  if (!device.is_cuda()) return nullptr;
+  for (const FusedAttention* kernel :
+       {static_cast<const FusedAttention*>(flash), static_cast<const FusedAttention*>(efficient)}) {
+    if (kernel->takes(dtype, extent, has_bias) && is_trusted(*kernel, device, dtype, extent)) {
+      return kernel;
+    }
+  }
+  return nullptr;
+}
+
+}  // namespace meshrun
