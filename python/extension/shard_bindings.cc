@@ -21,6 +21,7 @@
 #include "parallel/shard/dispatch/local_map.h"
 #include "parallel/shard/dispatch/promotion.h"
 #include "parallel/shard/neighborhood/neighborhood_attention.h"
+#include "parallel/shard/random/random_operation.h"
 #include "parallel/shard/scatter_tensor.h"
 #include "parallel/shard/shard_tensor.h"
 #include "python/extension/holders.h"
@@ -282,6 +283,13 @@ void bind_modes(py::module_& shard) {
       .def(py::init<>())
       .def("__enter__", [](Tracing& self) { self.scope.emplace(); })
       .def("__exit__", [](Tracing& self, const py::args& /*raised*/) { self.scope.reset(); });
+  shard.def("random_count", [] { return random_state().counter; });
+  shard.def(
+      "set_random_count",
+      [](uint64_t count) {
+        set_random_state({random_state().seed, count});
+      },
+      py::arg("count"));
   shard.def("patches_enabled", &ShardTensor::patches_enabled);
   shard.def(
       "exclude_patches",

@@ -5,11 +5,12 @@ they do on one rank. One function a case, called with (rank, size, mesh), which 
 import copy
 
 import torch
-import torch.utils.checkpoint
+import torch.nn.functional as F
 from torch import nn
 from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
 from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 from torch.nn.parallel import DistributedDataParallel
+from torch.utils.checkpoint import checkpoint
 
 from meshrun.distributed import DistributedManager
 from meshrun.domain_parallel import ShardTensor, ShardTensorError, distribute_module
@@ -55,7 +56,7 @@ class Checkpointed(nn.Module):
 
     def forward(self, x):
         x = x.detach().requires_grad_()
-        hidden = torch.utils.checkpoint.checkpoint(self.layers[:2], x, use_reentrant=self.use_reentrant)
+        hidden = checkpoint(self.layers[:2], x, use_reentrant=self.use_reentrant)
         return self.layers[2:](hidden)
 
 
@@ -260,7 +261,43 @@ def under_distribute_module(rank, size, mesh):
         raises(ShardTensorError, lambda: distribute_module(nn.Linear(3, 2 + rank % 2), mesh))
 
 
-CASES = [under_ddp_on_the_data_axis, under_ddp_on_all_ranks, under_fsdp2_on_the_data_axis, under_fsdp1_on_the_data_axis, under_distribute_module,
+def again_with_the_same_numbers(rank, size, mesh):
+    """What draws random numbers, where PyTorch computes it again."""
+    domain = mesh["domain"]
+    part = cut(whole(2, 9, 4), 1, domain.get_local_rank(), domain.size())
+
+    def sample():
+        return ShardTensor.from_local(part, domain, [Shard(1)]).requires_grad_()
+
+    programs = [lambda x: F.dropout(x, 0.5) * x, lambda x: x * torch.rand_like(x), lambda x: torch.bernoulli(x.sigmoid()) * x,
+                lambda x: F.scaled_dot_product_attention(x, x, x, dropout_p=0.5), lambda x: F.alpha_dropout(F.dropout(x, 0.2) * x, 0.5)]
+    for program in programs:
+        def gradient(call):
+            torch.manual_seed(5)
+            x = sample()
+            F.dropout(call(x), 0.5).square().sum().backward()
+            return x.grad.full_tensor()
+
+        wanted = gradient(program)
+        for use_reentrant in (False, True):
+            assert torch.equal(gradient(lambda x: checkpoint(program, x, use_reentrant=use_reentrant)), wanted), (program, use_reentrant)
+
+    def drawn():
+        return F.dropout(sample(), 0.5).full_tensor()
+
+    torch.manual_seed(5)
+    first, second = drawn(), drawn()
+    torch.manual_seed(5)
+    with torch.random.fork_rng(devices=[]):
+        assert torch.equal(drawn(), first) and torch.equal(drawn(), second)
+    assert torch.equal(drawn(), first)
+    state = torch.get_rng_state()
+    assert torch.equal(drawn(), second) and not torch.equal(drawn(), second)
+    torch.set_rng_state(state)
+    assert torch.equal(drawn(), second)
+
+
+CASES = [again_with_the_same_numbers, under_ddp_on_the_data_axis, under_ddp_on_all_ranks, under_fsdp2_on_the_data_axis, under_fsdp1_on_the_data_axis, under_distribute_module,
          sharded_parameters_are_refused_by_wrappers, with_what_loops_use, under_autocast, convolutions_and_encoders]
 
 

@@ -2,7 +2,7 @@
 
 import torch
 
-from meshrun.domain_parallel import _compile, _dtensor, _handlers, _install, _meshes, _promotion, _wrappers  # noqa: F401
+from meshrun.domain_parallel import _compile, _dtensor, _handlers, _install, _meshes, _promotion, _random, _wrappers  # noqa: F401
 from meshrun.domain_parallel._placements import words_of
 from meshrun.domain_parallel._spec import ShardTensorSpec
 from meshrun.domain_parallel.errors import ShardTensorError
