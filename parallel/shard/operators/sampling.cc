@@ -257,7 +257,7 @@ at::Tensor sample_grid_of(const at::Tensor& input, const at::Tensor& grid, int64
   if constexpr (dims == 2) {
     at::native::check_grid_sampler_2d(input, grid);
   } else {
-    at::native::check_grid_sampler_3d(input, grid);
+    at::native::check_grid_sampler_3d(input, grid, interpolation);
   }
   return sample_grid<Sample>(input, grid, interpolation, padding, align_corners);
 }
