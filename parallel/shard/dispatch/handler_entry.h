@@ -1,8 +1,8 @@
 // What happens before a handler of the table runs, in one place for all of them:
 //
 //   below autograd   a plain operand that requires a gradient is announced, or it is an error
-//   above autograd   operands become what autocast has them (cast_policy.h); a tangent, which
-//                    the handler would lose, is an error
+//   above autograd   operands become what autocast has them (cast_policy.h); a tangent that
+//                    the handler loses is an error (tangents.h)
 //   both             PromotionMode decides on plain operands
 //
 // Written operands (in place and out=) are looked at in function handlers alone, where all
@@ -136,10 +136,17 @@ class AboveAutogradEntry<Function, Result(Arguments...)> {
         function_(std::move(function)) {}
 
   Result operator()(Arguments... arguments) const {
-    const auto check_tangent = [this](const at::Tensor& operand) {
-      check_no_tangent(operand, name_.c_str());
-    };
-    (for_tensors_of<Arguments>(arguments, check_tangent), ...);
+    bool any_tangent = false;
+    const auto see = [&](const at::Tensor& operand) { any_tangent |= has_tangent(operand); };
+    (for_tensors_of<Arguments>(arguments, see), ...);
+    if (!any_tangent) return run(std::forward<Arguments>(arguments)...);
+    Result result = run(std::forward<Arguments>(arguments)...);
+    if (loses_tangent(result)) refuse_tangent(name_.c_str());
+    return result;
+  }
+
+ private:
+  Result run(Arguments... arguments) const {
     std::optional<PromotionModeGuard> said;
     if (promotion_mode() != PromotionMode::kSilent) {
       const bool writes_plain = check_targets(arguments...);
@@ -176,7 +183,6 @@ class AboveAutogradEntry<Function, Result(Arguments...)> {
     return function_(std::forward<Arguments>(arguments)...);
   }
 
- private:
   // Whether it writes plain tensors alone.
   bool check_targets(std::remove_reference_t<Arguments>&... arguments) const {
     bool any_sharded = false;

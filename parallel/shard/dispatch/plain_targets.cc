@@ -19,6 +19,7 @@
 #include "parallel/shard/dispatch/local_map.h"
 #include "parallel/shard/dispatch/operator_signature.h"
 #include "parallel/shard/dispatch/promotion.h"
+#include "parallel/shard/dispatch/tangents.h"
 #include "parallel/shard/tensor/shard_tensor_impl.h"
 #include "torch/library.h"
 
@@ -33,6 +34,7 @@ constexpr c10::DispatchKeySet kBelowHandlers(c10::DispatchKeySet::FULL_AFTER, kF
 // Plain and whole; any other tensor as it is. Memory that is shared counts its writes together.
 at::Tensor whole_values(const at::Tensor& tensor) {
   if (!is_shard_tensor(tensor)) return tensor;
+  check_no_tangent(tensor, "a write into a plain tensor");
   const SpecPtr& spec = spec_of(tensor);
   const at::Tensor whole =
       redistribute(tensor, replicated_spec(spec->mesh(), spec->global_shape()));

@@ -5,6 +5,8 @@
 #include <utility>
 #include <vector>
 
+#include "ATen/ExpandUtils.h"
+#include "ATen/core/DimVector.h"
 #include "ATen/core/LegacyTypeDispatch.h"
 #include "fmt/format.h"
 #include "fmt/ranges.h"
@@ -53,6 +55,17 @@ at::Tensor ordered_as(const at::Tensor& whole, const at::Tensor& local) {
   return whole.is_contiguous() ? local.contiguous() : local.mT().contiguous().mT();
 }
 
+void check_gradient_batch(const c10::OperatorHandle& op, const std::vector<Operand>& operands) {
+  std::vector<int64_t> batch;
+  for (size_t i = 1; i < operands.size(); ++i) batch = at::infer_size(batch, operands[i].shape);
+  if (operands[0].shape == batch) return;
+  throw ShardTensorError(
+      fmt::format("{} got gradients of a batch of [{}] for operands of a batch of [{}]: take "
+                  "derivatives one by "
+                  "one, not by vmap or jacrev, which PyTorch itself has wrong here",
+                  op.schema().name(), fmt::join(operands[0].shape, ", "), fmt::join(batch, ", ")));
+}
+
 class BatchwiseKernel : public c10::OperatorKernel {
  public:
   explicit BatchwiseKernel(BatchwiseRule rule)
@@ -98,6 +111,19 @@ class BatchwiseKernel : public c10::OperatorKernel {
       while (other.dim() < tensors[0].dim()) other = other.unsqueeze(0);
       arguments[signature_.tensors[1].index] = other;
     }
+    if (rule_.of_one_batch) {
+      check_gradient_batch(op, operands);
+      const std::vector<int64_t> batch = common.result.box(mesh->coordinate()).sizes;
+      for (size_t i = 0; i < tensors.size(); ++i) {
+        c10::IValue& value = arguments[signature_.tensors[i].index];
+        const at::Tensor local = std::move(value).toTensor();
+        at::DimVector shape(batch.begin(), batch.end());
+        const at::IntArrayRef core =
+            local.sizes().slice(static_cast<size_t>(local.dim() - cores[i]));
+        shape.append(core.begin(), core.end());
+        value = local.expand(shape).contiguous();
+      }
+    }
     op.callBoxed(stack);
     const size_t first = stack->size() - signature_.num_returns;
     for (size_t i = 0; i < signature_.num_returns; ++i) {
@@ -111,16 +137,8 @@ class BatchwiseKernel : public c10::OperatorKernel {
       // What was not asked for (eigenvectors, say) comes without elements and without a batch.
       const bool is_absent = local.dim() < batch.ndim() + std::min<int64_t>(result.core, 1) ||
                              (local.dim() == 1 && local.numel() == 0 && result.core > 1);
-      const SpecPtr spec =
-          is_absent ? replicated_spec(mesh, local.sizes()) : with_core(mesh, batch, local.sizes());
-      if (local.sizes() != at::IntArrayRef(spec->local_shape())) {
-        // LibTorch's kernel does not broadcast: _cdist_backward() to a batch of cotangents.
-        throw ShardTensorError(
-            fmt::format("{} gave [{}] for a batch of [{}]: expand its arguments to one batch first",
-                        op.schema().name(), fmt::join(local.sizes(), ", "),
-                        fmt::join(batch.global_shape(), ", ")));
-      }
-      value = wrap(local, spec);
+      value = wrap(local, is_absent ? replicated_spec(mesh, local.sizes())
+                                    : with_core(mesh, batch, local.sizes()));
     }
   }
 

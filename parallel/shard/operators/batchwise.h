@@ -21,6 +21,9 @@ struct BatchwiseRule {
   std::vector<Result> results;
   bool solves = false;       // the second operand may be a vector for each matrix
   bool keeps_order = false;  // derivative formulas ask for the order of the factors
+  // The first operand is a gradient, and has the batch of the others together. LibTorch's kernel
+  // takes one batch alone, says nothing of others, and is called with others by torch.vmap.
+  bool of_one_batch = false;
 };
 
 // Rows of `family` for those of these operators that LibTorch has. Returns true.

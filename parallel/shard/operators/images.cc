@@ -9,7 +9,7 @@ namespace {
 std::vector<BatchwiseRule> image_rules() {
   return {
       {"aten::_cdist_forward", {2, 2}, {{2}}},
-      {"aten::_cdist_backward", {2, 2, 2, 2}, {{2}}},
+      {"aten::_cdist_backward", {2, 2, 2, 2}, {{2}}, false, false, true},
       {"aten::grid_sampler_2d_backward", {3, 3, 3}, {{3}, {3}}},
       {"aten::grid_sampler_3d_backward", {4, 4, 4}, {{4}, {4}}},
   };

@@ -109,13 +109,11 @@ at::Tensor unrecorded(const Product& product, const ProductSpecs& specs, LocalPr
   }
   at::Tensor part = local(locals, adds_summand(*specs.result()));
   // An einsum of one operand may be a view of it.
-  for (size_t i = 0; i < locals.size(); ++i) {
-    if (!same(specs.operand(i), specs.factor(i)) || !part.is_alias_of(locals[i])) continue;
-    const at::Tensor result = wrap(part.detach(), specs.result());
-    count_writes_with(result, product.operands[i]);
-    return result;
-  }
-  return wrap(std::move(part), specs.result());
+  const bool is_view = locals.size() == 1 && part.is_alias_of(local_of(product.operands[0]));
+  if (!is_view) return wrap(std::move(part), specs.result());
+  const at::Tensor result = wrap(part.detach(), specs.result());
+  count_writes_with(result, product.operands[0]);
+  return result;
 }
 
 }  // namespace
