@@ -6,8 +6,10 @@
 //
 // A tile is computed by one of LibTorch's fused kernels (fused_attention.h), or where none computes
 // it by products of matrices (tile_products.h): dropout, a mask whose gradient is wanted, a value
-// whose extent is not the key's, on GPUs any mask. They take as many rows of queries at a time as
-// have at most kMostScores scores, so memory grows as the block does either way.
+// whose extent is not the key's, on GPUs any mask. They take as many batches, heads and rows of
+// queries at a time as have at most most_scores() scores, or one row of a head that has more; so
+// memory grows as the block does either way. So does a fused kernel that needs the triangle of a
+// mask.
 //
 // No gradients are recorded. Threads: one at a time. Errors: LibTorch's, on operands that do not
 // fit.
@@ -36,7 +38,9 @@ struct BlockOperands {
   at::ScalarType dtype = at::kFloat;  // in which they came
 };
 
-inline constexpr int64_t kMostScores = int64_t{1} << 24;
+// 2^24 at first.
+int64_t most_scores();
+void set_most_scores(int64_t count);
 
 // The softmax-weighted values of all blocks so far, and the logarithm of the weights' sum. Rows
 // that have seen no key: zeros, as LibTorch gives for rows without an allowed key, and -inf.
@@ -50,8 +54,6 @@ class RunningAttention {
   const at::Tensor& logsumexp() const { return logsumexp_; }  // (B, H, L)
 
  private:
-  void merge(const AttentionTile& tile, const at::Tensor& added, const at::Tensor& added_logsumexp);
-
   at::Tensor output_;
   at::Tensor logsumexp_;
 };

@@ -16,11 +16,12 @@
 // (float64 for float64). attn_mask: this rank's queries by the keys of all ranks, or what
 // broadcasts to that. Sizes are in rank order, and all ranks give the same.
 //
-// Backward, exact and the same in every run. ring_attention: K and V travel again, their gradients
-// follow one step behind and return to their owner; `attn_mask` gets the gradient of this rank's
-// part. merged_attention: the result's gradient is the same on all ranks; that of the query is the
-// sum over ranks, the same on all. whole_keys_attention: the gradients of key and value are this
-// rank's part, which the caller sums. No second derivatives: NotImplementedError.
+// Backward, exact; on the CPU the same in every run (fused_attention.h has what holds for GPUs).
+// ring_attention: K and V travel again, their gradients follow one step behind and return to their
+// owner; `attn_mask` gets the gradient of this rank's part. merged_attention: the result's gradient
+// is the same on all ranks; that of the query is the sum over ranks, the same on all.
+// whole_keys_attention: the gradients of key and value are this rank's part, which the caller sums.
+// No second derivatives: NotImplementedError.
 //
 // On the wire forward: K and V in their dtype, each block as far as it is needed; causal attention
 // sends none to ranks that see none of it. Backward: the same, and dK and dV in the accumulating

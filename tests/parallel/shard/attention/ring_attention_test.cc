@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <limits>
 #include <optional>
 #include <string>
@@ -14,6 +15,7 @@
 #include "parallel/base/collective_errors.h"
 #include "parallel/base/split.h"
 #include "parallel/collectives/all_reduce.h"
+#include "parallel/shard/attention/block_attention.h"
 #include "tests/parallel/collectives/worlds.h"
 #include "tests/parallel/support/loopback_backend.h"
 #include "tests/parallel/support/rank_processes.h"
@@ -180,7 +182,7 @@ Tensor mask_rows(const Tensor& mask, const Sizes& sizes, int rank) {
   return mask.requires_grad() ? leaf(rows) : rows;
 }
 
-const bool kRing = register_rank_function("ring", [] {
+void attend_in_a_ring() {
   const JoinedWorld world;
   for (const Case& c : cases()) {
     for (const Sizes& queries : patterns(world.size)) {
@@ -207,11 +209,24 @@ const bool kRing = register_rank_function("ring", [] {
       }
     }
   }
-});
+}
+
+// Where memory holds few scores.
+void in_parts(const std::function<void()>& attend) {
+  const int64_t most = most_scores();
+  set_most_scores(40);
+  attend();
+  set_most_scores(most);
+}
+
+const bool kRing = register_rank_function("ring", attend_in_a_ring);
+const bool kRingInParts =
+    register_rank_function("ring in parts", [] { in_parts(attend_in_a_ring); });
 
 TEST(RingAttentionTest, EqualsAttentionOfTheWhole) {
   run_in_worlds("ring", {1, 2, 3, 4}, {"ucx"});
   run_in_worlds("ring", {3}, {"gloo"});
+  run_in_worlds("ring in parts", {2}, {"ucx"});
 }
 
 const bool kMerged = register_rank_function("merged", [] {
@@ -271,29 +286,54 @@ TEST(WholeKeysAttentionTest, PiecesOfQueriesMakeUpTheWhole) {
   }
 }
 
-// More scores than products of matrices have in memory at a time.
-TEST(WholeKeysAttentionTest, GroupsOfRowsMakeUpTheWhole) {
+TEST(WholeKeysAttentionTest, PartsMakeUpTheWhole) {
+  in_parts([] {
+    for (const Case& c : cases()) {
+      SCOPED_TRACE(c.name);
+      const Whole whole(c, 10, 7);
+      const Tensor query = leaf(whole.query);
+      const Tensor key = leaf(whole.key);
+      const Tensor value = leaf(whole.value);
+      const Tensor mask = mask_rows(whole.mask, {10}, 0);
+      const Tensor output = whole_keys_attention(query, key, value, options_of(c, mask));
+      expect_near(output, whole.output, whole.output, "output");
+      output.backward(whole.cotangent);
+      expect_near(query.grad(), whole.query.grad(), whole.query.grad(), "dQ");
+      expect_near(key.grad(), whole.key.grad(), whole.key.grad(), "dK");
+      expect_near(value.grad(), whole.value.grad(), whole.value.grad(), "dV");
+      if (mask.defined() && mask.requires_grad()) {
+        expect_near(mask.grad(), whole.mask.grad(), whole.mask.grad(), "dMask");
+      }
+    }
+  });
+}
+
+// The same weights are dropped.
+TEST(WholeKeysAttentionTest, PartsDropAsTheWholeDoes) {
   for (const bool is_causal : {false, true}) {
-    const Case c{.name = "groups",
-                 .batch = {1},
-                 .key_batch = {1},
-                 .value_extent = 5,
-                 .is_causal = is_causal,
-                 .mask = is_causal ? Mask::kNone : Mask::kLearned,
-                 .dtype = at::kFloat};
-    SCOPED_TRACE(is_causal);
-    const Whole whole(c, 5000, 4000);
-    const Tensor query = leaf(whole.query);
-    const Tensor key = leaf(whole.key);
-    const Tensor value = leaf(whole.value);
-    const Tensor mask = is_causal ? Tensor() : leaf(whole.mask);
-    const Tensor output = whole_keys_attention(query, key, value, options_of(c, mask));
-    expect_near(output, whole.output, whole.output, "output");
-    output.backward(whole.cotangent);
-    expect_near(query.grad(), whole.query.grad(), whole.query.grad(), "dQ");
-    expect_near(key.grad(), whole.key.grad(), whole.key.grad(), "dK");
-    expect_near(value.grad(), whole.value.grad(), whole.value.grad(), "dV");
-    if (mask.defined()) expect_near(mask.grad(), whole.mask.grad(), whole.mask.grad(), "dMask");
+    for (const int64_t key_heads : {1, 2, 4}) {
+      SCOPED_TRACE(c10::str("key heads ", key_heads, is_causal ? ", causal" : ""));
+      at::manual_seed(7);
+      const Tensor query = at::randn({3, 4, 10, 8}, at::kDouble);
+      const Tensor keys = at::randn({2, 3, key_heads, 9, 8}, at::kDouble);
+      AttentionOptions options{.is_causal = is_causal, .enable_gqa = true};
+      options.dropout = AttentionDropout{0.4, {.seed = 5, .counter = 3}, {3, 4, 10, 9}, {}};
+      const auto attend = [&] {
+        const Tensor q = leaf(query);
+        const Tensor kv = leaf(keys);
+        const Tensor output = whole_keys_attention(q, kv[0], kv[1], options);
+        output.sin().sum().backward();
+        return at::cat({output.detach().flatten(), q.grad().flatten(), kv.grad().flatten()});
+      };
+      const Tensor whole = attend();
+      for (const int64_t most : {1, 9, 30, 90, 400}) {
+        const int64_t before = most_scores();
+        set_most_scores(most);
+        const Tensor parts = attend();
+        set_most_scores(before);
+        EXPECT_TRUE(at::allclose(parts, whole, 1e-12, 1e-12)) << most;
+      }
+    }
   }
 }
 
