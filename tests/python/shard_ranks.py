@@ -298,6 +298,65 @@ def modules_are_made_alike(rank, size, mesh):
         assert (net[0].weight == rank // 2 * 2 + 1).all()
 
 
+def inference_sees_tensors_made_outside(rank, size, mesh):
+    x = sharded(whole(4, 9, 6), 1, rank, size, mesh)
+    of_all = whole(4, 9, 6)
+    torch.manual_seed(1)
+    attend = torch.nn.MultiheadAttention(6, 2, batch_first=True).double().eval()
+    views = [lambda a: a.transpose(0, 1), lambda a: a[:, 3], lambda a: a.unbind(0)[1], lambda a: a.chunk(2, 1)[0], lambda a: a.permute(2, 0, 1),
+             lambda a: a[:, None], lambda a: a.view(4, 9, 2, 3), lambda a: a.detach(), lambda a: a[None].expand(2, -1, -1, -1),
+             lambda a: attend(a, a, a)[0], lambda a: a.transpose(0, 1) * 2]
+    for view in views:
+        with torch.inference_mode():
+            close(view(x).full_tensor(), view(of_all))
+    with torch.inference_mode():
+        seen, made = x[:, 3], x * 2
+        assert made.is_inference() and not seen.is_inference()
+        version = seen._version
+        x.add_(1)
+        assert seen._version > version
+    weight = whole(4, 6, seed=2).requires_grad_()
+    loss = (seen * weight).sum()
+    x.mul_(2)
+    raises(RuntimeError, loss.backward, "modified by an inplace operation")
+
+
+def empty_parts_see_complex_numbers(rank, size, mesh):
+    of_all = whole(3, 4, 5, dtype=torch.cfloat)
+    pieces = [0] * (size - 1) + [4]
+    x = ShardTensor.from_local(of_all.split(pieces, 1)[rank].clone(), mesh, [Shard(1)]).requires_grad_()
+    for program in (lambda a: torch.view_as_real(a * 2).sum(), lambda a: torch.fft.fft(a, dim=1).real.sum(),
+                    lambda a: torch.view_as_complex(torch.view_as_real(a) * 2).abs().sum()):
+        y = of_all.clone().requires_grad_()
+        wanted, = torch.autograd.grad(program(y), y)
+        found, = torch.autograd.grad(program(x), x)
+        close(found.full_tensor(), wanted, 1e-5)
+
+
+def quantiles_equal_the_whole_ones(rank, size, mesh):
+    of_all = whole(4, 9, 6)
+    of_all[1, 2, 3] = torch.nan
+    x, y = sharded(of_all, 1, rank, size, mesh, True), of_all.clone().requires_grad_()
+    several = torch.tensor([0.1, 0.5, 1.0], dtype=torch.float64)
+    for call in (torch.quantile, torch.nanquantile):
+        for q in (0.3, several):
+            for dim in (None, 0, 1, -1):
+                for keepdim in (False, True):
+                    wanted, found = call(y, q, dim, keepdim), call(x, q, dim, keepdim)
+                    assert torch.allclose(found.full_tensor(), wanted, equal_nan=True), (call, q, dim)
+                    gradients = [torch.autograd.grad(result.nan_to_num().square().sum(), a)[0] for result, a in ((wanted, y), (found, x))]
+                    close(gradients[1].full_tensor(), gradients[0])
+    raises(RuntimeError, lambda: torch.quantile(x, 1.5, 0), "0")
+
+
+def new_tensors_are_plain(rank, size, mesh):
+    x = sharded(whole(4, 9), 0, rank, size, mesh)
+    made = x.new_tensor([1, 2])
+    assert torch.equal(made, torch.tensor([1.0, 2.0], dtype=torch.float64)) and not isinstance(made, ShardTensor)
+    assert x.new_tensor(3, dtype=torch.int64).dtype == torch.int64 and x.new_tensor([1.0], requires_grad=True).requires_grad
+    raises(ShardTensorError, lambda: x.new(3), "new_zeros")
+
+
 def handlers_pass_parts_on(rank, size, mesh):
     x = torch.full((2 + rank, 3), float(rank))
     for direction, source in (("forward", (rank - 1) % size), ("backward", (rank + 1) % size)):

@@ -1,6 +1,7 @@
 // What happens before a handler of the table runs, in one place for all of them:
 //
-//   below autograd   a plain operand that requires a gradient is announced, or it is an error
+//   below autograd   a plain operand that requires a gradient is announced, or it is an error; a
+//                    view of a normal tensor is one in inference mode too, also where it is moved
 //   above autograd   operands become what autocast has them (cast_policy.h); a tangent that
 //                    the handler loses is an error (tangents.h)
 //   both             PromotionMode decides on plain operands
@@ -19,6 +20,7 @@
 #include "ATen/core/IListRef.h"
 #include "ATen/core/List.h"
 #include "ATen/core/Tensor.h"
+#include "c10/core/InferenceMode.h"
 #include "parallel/base/sharded_key.h"
 #include "parallel/shard/dispatch/cast_policy.h"
 #include "parallel/shard/dispatch/operator_signature.h"
@@ -108,19 +110,29 @@ class BelowAutogradEntry;
 template <typename Function, typename Result, typename... Arguments>
 class BelowAutogradEntry<Function, Result(Arguments...)> {
  public:
-  BelowAutogradEntry(std::string name, Function function)
-      : name_(std::move(name)), function_(std::move(function)) {}
+  BelowAutogradEntry(const std::string& name, Function function)
+      : name_(name),
+        is_view_(OperatorSignature::of(name).is_view),
+        function_(std::move(function)) {}
 
   Result operator()(Arguments... arguments) const {
     const auto check = [this](const at::Tensor& operand) {
       if (operand.defined() && !is_sharded(operand)) check_promotion(operand, name_.c_str());
     };
     (for_tensors_of<Arguments>(arguments, check), ...);
+    std::optional<c10::InferenceMode> normal;
+    if (is_view_ && c10::InferenceMode::is_enabled()) {
+      const auto see = [&](const at::Tensor& operand) {
+        if (operand.defined() && !operand.is_inference()) normal.emplace(false);
+      };
+      (for_tensors_of<Arguments>(arguments, see), ...);
+    }
     return function_(std::forward<Arguments>(arguments)...);
   }
 
  private:
   const std::string name_;
+  const bool is_view_;
   mutable Function function_;
 };
 

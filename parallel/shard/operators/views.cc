@@ -50,10 +50,11 @@ Viewed viewed(const at::Tensor& self, const Lengths& shape) {
 }
 
 ShardTensorError not_a_view(const at::Tensor& self, const Lengths& shape) {
-  return ShardTensorError(
-      fmt::format("view: [{}] would move elements between ranks, since pieces of {} end within its "
-                  "rows: use reshape, which redistributes",
-                  fmt::join(shape, ", "), spec_of(self)->to_string()));
+  return ShardTensorError(fmt::format(
+      "view: [{}] would move elements between ranks, since pieces of {} end within its "
+      "rows: use reshape, which redistributes; under torch.func and vmap, where a layer "
+      "on a cut sequence is a view too, redistribute the tensor before",
+      fmt::join(shape, ", "), spec_of(self)->to_string()));
 }
 
 at::Tensor view(const at::Tensor& self, at::IntArrayRef size) {
@@ -304,7 +305,8 @@ at::Tensor view_as_complex(const at::Tensor& self) {
   for (int64_t& stride : strides) stride /= 2;
   // Expanded memory, which nobody writes, says that it is contiguous.
   const at::Tensor& own = local_of(self);
-  const at::Tensor local = self.is_contiguous() ? own.contiguous() : own;
+  at::Tensor local = self.is_contiguous() ? own.contiguous() : own;
+  if (local.numel() == 0) local = at::empty(local.sizes(), local.options());  // of any strides
   return wrap_view(at::view_as_complex(local),
                    make_spec(spec->mesh(), selected(spec->layout(), self.dim() - 1, 0)), strides);
 }

@@ -5,10 +5,12 @@
 #include <chrono>
 #include <mutex>
 #include <numeric>
+#include <optional>
 #include <utility>
 
 #include "ATen/ops/empty_strided.h"
 #include "c10/core/AutogradState.h"
+#include "c10/core/InferenceMode.h"
 #include "c10/core/impl/LocalDispatchKeySet.h"
 #include "c10/util/DimVector.h"
 #include "c10/util/safe_numerics.h"
@@ -67,6 +69,18 @@ class PendingWrite : public c10d::Work {
   std::atomic<bool> is_done_{false};
   std::mutex mutex_;
   WorkPtr work_;  // null once done
+};
+
+// What is seen of a normal tensor's memory in inference mode stays a normal tensor, as LibTorch has
+// it: views count their writes with it. What is computed there is an inference tensor.
+class AsNormalAs {
+ public:
+  explicit AsNormalAs(const at::Tensor& local) {
+    if (c10::InferenceMode::is_enabled() && !local.is_inference()) normal_.emplace(false);
+  }
+
+ private:
+  std::optional<c10::InferenceMode> normal_;
 };
 
 bool is_expanded(const at::Tensor& tensor) {
@@ -175,6 +189,7 @@ void ShardTensorImpl::replace_by_view(const ShardTensorImpl& view) {
 
 c10::intrusive_ptr<c10::TensorImpl> ShardTensorImpl::shallow_copy_and_detach(
     const c10::VariableVersion& version_counter, bool allow_tensor_metadata_change) const {
+  const AsNormalAs normal(local_);
   auto copy = c10::make_intrusive<ShardTensorImpl>(local_, spec_, pending_);
   copy_tensor_metadata(this, copy.get(), version_counter, allow_tensor_metadata_change);
   return copy;
@@ -182,6 +197,7 @@ c10::intrusive_ptr<c10::TensorImpl> ShardTensorImpl::shallow_copy_and_detach(
 
 c10::intrusive_ptr<c10::TensorImpl> ShardTensorImpl::shallow_copy_and_detach(
     c10::VariableVersion&& version_counter, bool allow_tensor_metadata_change) const {
+  const AsNormalAs normal(local_);
   auto copy = c10::make_intrusive<ShardTensorImpl>(local_, spec_, pending_);
   copy_tensor_metadata(this, copy.get(), std::move(version_counter), allow_tensor_metadata_change);
   return copy;
@@ -243,6 +259,7 @@ at::Tensor wrap(at::Tensor local, SpecPtr spec, ShardTensorImpl::WorkPtr pending
     pending.reset();
     local = local.contiguous();
   }
+  const AsNormalAs normal(local);
   return at::detail::make_tensor<ShardTensorImpl>(std::move(local), std::move(spec),
                                                   std::move(pending));
 }
@@ -271,6 +288,7 @@ at::Tensor wrap_like(at::Tensor local, SpecPtr spec, const at::Tensor& like,
 }
 
 at::Tensor wrap_view(at::Tensor local, SpecPtr spec, at::IntArrayRef strides) {
+  const AsNormalAs normal(local);
   return at::detail::make_tensor<ShardTensorImpl>(std::move(local), std::move(spec),
                                                   ShardTensorImpl::WorkPtr(), strides);
 }

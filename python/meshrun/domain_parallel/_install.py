@@ -12,7 +12,7 @@ import types
 import torch
 
 from meshrun.domain_parallel import _compile
-from meshrun.domain_parallel.errors import memory_is_elsewhere
+from meshrun.domain_parallel.errors import ShardTensorError, memory_is_elsewhere
 from meshrun.torch import _extension
 
 _shard = _extension.shard
@@ -81,6 +81,17 @@ def _refuse(name, instead):
     @_instead(name)
     def refuse(self, *args, **kwargs):
         raise memory_is_elsewhere(name, instead)
+
+
+@_instead("new_tensor")
+def _new_tensor(self, data, *, dtype=None, device=None, requires_grad=False, **options):
+    """Plain, as torch.tensor() makes it."""
+    return torch.tensor(data, dtype=dtype or self.dtype, device=device or self.device, requires_grad=requires_grad, **options)
+
+
+@_instead("new")
+def _new(self, *args, **kwargs):
+    raise ShardTensorError("new() of a ShardTensor makes memory of unknown values on no rank: call new_zeros() or new_empty()")
 
 
 _refuse("__array__", ".numpy()")

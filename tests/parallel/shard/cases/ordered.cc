@@ -1,4 +1,6 @@
 #include <limits>
+#include <optional>
+#include <string>
 
 #include "ATen/ATen.h"
 #include "tests/parallel/shard/operator_cases.h"
@@ -41,6 +43,28 @@ const bool kRegistered = register_operator_cases("medians", [](Draw& draw) {
   // Sums of summands would order equal elements.
   drawn.no_partial = type != at::kDouble || draw.chance(0.5);
   return drawn;
+});
+
+const bool kQuantilesRegistered = register_operator_cases("quantiles", [](Draw& draw) {
+  std::vector<int64_t> shape(static_cast<size_t>(draw.integer(1, 3)));
+  for (int64_t& extent : shape) extent = draw.extent();
+  const auto ndim = static_cast<int64_t>(shape.size());
+  at::Tensor x = spread_values(draw, shape);
+  if (draw.chance(0.3)) x = x.masked_fill(x > 1, std::numeric_limits<double>::quiet_NaN());
+  const std::optional<int64_t> dim =
+      draw.chance(0.2) ? std::nullopt : std::optional(draw.integer(-ndim, ndim - 1));
+  const bool keepdim = draw.chance(0.5);
+  const std::string how =
+      draw.one_of<std::string>({"linear", "lower", "higher", "nearest", "midpoint"});
+  const double q = draw.integer(0, 10) / 10.0;
+  return OperatorCase{"quantile, nanquantile", {x}, [=](const Tensors& t) {
+                        const at::Tensor several = at::arange(3, at::kDouble) / 2;
+                        return Tensors{at::quantile(t[0], q, dim, keepdim, how),
+                                       at::nanquantile(t[0], q, dim, keepdim, how),
+                                       at::quantile(t[0], several, dim, keepdim, how),
+                                       at::nanquantile(t[0], several, dim, keepdim, how),
+                                       raises([&] { at::quantile(t[0], 1.5, dim); })};
+                      }};
 });
 
 }  // namespace
