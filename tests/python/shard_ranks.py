@@ -349,6 +349,19 @@ def quantiles_equal_the_whole_ones(rank, size, mesh):
     raises(RuntimeError, lambda: torch.quantile(x, 1.5, 0), "0")
 
 
+def products_take_plain_operands_of_several_shapes(rank, size, mesh):
+    of_all = whole(4, 9, 6)
+    x = sharded(of_all, 1, rank, size, mesh)
+    for rows in (3, 5, 1, 3):
+        weight = whole(rows, 6, seed=rows)
+        products = [lambda a: torch.nn.functional.linear(a, weight), lambda a: torch.nn.functional.linear(a, weight, weight[:, 0]),
+                    lambda a: a @ weight.T, lambda a: torch.einsum("bij,kj->bki", a, weight), lambda a: torch.tensordot(a, weight, ([2], [1]))]
+        for product in products:
+            for requires_grad in (False, True):
+                weight.requires_grad_(requires_grad)
+                close(product(x).full_tensor(), product(of_all))
+
+
 def new_tensors_are_plain(rank, size, mesh):
     x = sharded(whole(4, 9), 0, rank, size, mesh)
     made = x.new_tensor([1, 2])
