@@ -1,5 +1,5 @@
-// What embedding_bag refuses on all ranks, and NaN among the largest elements: what
-// cases/embedding_bags.cc cannot compare with LibTorch.
+// What embedding_bag refuses on all ranks, NaN among the largest elements, and gradients by
+// frequency: what cases/embedding_bags.cc cannot compare with every release of LibTorch.
 #include <gtest/gtest.h>
 
 #include <limits>
@@ -96,8 +96,23 @@ void keep_nan() {
   EXPECT_TRUE(ShardTensor(table.grad()).full_tensor().isfinite().all().item<bool>());
 }
 
+// Releases of LibTorch before 2.15 divide by the frequency of another row.
+void divide_by_own_frequency() {
+  const JoinedWorld world;
+  for (const int64_t mode : {0, 1}) {
+    const at::Tensor table = cut_rows(at::ones({4, 1}), true);
+    const at::Tensor bags = std::get<0>(at::embedding_bag(table, numbers({1, 1, 3}), numbers({0}),
+                                                          /*scale_grad_by_freq=*/true, mode));
+    bags.sum().backward();
+    const double of_bag = mode == 0 ? 1 : 1.0 / 3;
+    EXPECT_TRUE(at::allclose(ShardTensor(table.grad()).full_tensor(),
+                             at::tensor({0.0, of_bag, 0.0, of_bag}, at::kFloat).view({4, 1})));
+  }
+}
+
 const bool kRegistered = register_rank_function("refuse wrong bags", refuse_wrong_bags) &&
-                         register_rank_function("NaN in bags", keep_nan);
+                         register_rank_function("NaN in bags", keep_nan) &&
+                         register_rank_function("own frequency", divide_by_own_frequency);
 
 TEST(EmbeddingBagTest, WrongBagsAreErrorsOnAllRanks) {
   run_in_worlds("refuse wrong bags", {2, 4}, {"ucx"});
@@ -105,6 +120,10 @@ TEST(EmbeddingBagTest, WrongBagsAreErrorsOnAllRanks) {
 
 TEST(EmbeddingBagTest, NaNIsNotLostAmongTheLargestElements) {
   run_in_worlds("NaN in bags", {1, 2, 4}, {"ucx"});
+}
+
+TEST(EmbeddingBagTest, GradientsAreDividedByTheFrequencyOfTheirOwnRow) {
+  run_in_worlds("own frequency", {1, 2, 4}, {"ucx"});
 }
 
 }  // namespace
