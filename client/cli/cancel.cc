@@ -55,12 +55,14 @@ int CancelNamed(Client& client, const std::string& name, const CancelFlags& flag
 }
 
 int Run(const CancelFlags& flags) {
-  const auto client = ConnectTo(flags.coordinator);
-  if (!client.ok()) return Fail(client.status());
   int worst = kExitOk;
   v1::ListJobsResponse done;
-  for (const std::string& name : flags.jobs)
+  Connections connections(flags.coordinator);
+  for (const std::string& name : flags.jobs) {
+    const auto client = connections.To(name);
+    if (!client.ok()) return Fail(client.status());
     worst = std::max(worst, CancelNamed(**client, name, flags, &done));
+  }
   if (flags.output == "json") fmt::print("{}", ToJson(done));
   return worst;
 }

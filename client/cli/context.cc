@@ -5,6 +5,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <cstdlib>
@@ -60,17 +61,33 @@ void AddCoordinatorFlags(FlagSet& flags, CoordinatorFlags* values) {
   flags.app()->get_option("--insecure-loopback")->group("Coordinator");
 }
 
-absl::StatusOr<std::unique_ptr<Client>> ConnectTo(const CoordinatorFlags& flags) {
+namespace {
+
+absl::StatusOr<Options> OptionsOf(const CoordinatorFlags& flags) {
   Options options;
-  if (!flags.timeout.empty()) {
-    const auto timeout = ParseDuration(flags.timeout);
-    if (!timeout.ok()) return Annotate(timeout.status(), "--timeout");
-    if (timeout->count() == 0) {
-      return absl::InvalidArgumentError(
-          fmt::format("--timeout {}: write a time above 0, for example 5s", flags.timeout));
-    }
-    options.timeout = options.connect_timeout = *timeout;
+  if (flags.timeout.empty()) return options;
+  const auto timeout = ParseDuration(flags.timeout);
+  if (!timeout.ok()) return Annotate(timeout.status(), "--timeout");
+  if (timeout->count() == 0) {
+    return absl::InvalidArgumentError(
+        fmt::format("--timeout {}: write a time above 0, for example 5s", flags.timeout));
   }
+  options.timeout = options.connect_timeout = *timeout;
+  return options;
+}
+
+// Null: the job is not one of these runs'.
+const RegisteredRun* RunOf(const std::vector<RegisteredRun>& runs, const std::string& job) {
+  const auto found = std::find_if(runs.begin(), runs.end(), [&](const RegisteredRun& run) {
+    return !job.empty() && run.job_id.starts_with(job);
+  });
+  return found == runs.end() ? nullptr : &*found;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Client>> ConnectTo(const CoordinatorFlags& flags) {
+  MESHRUN_ASSIGN_OR_RETURN(Options options, OptionsOf(flags));
   MESHRUN_ASSIGN_OR_RETURN(const CoordinatorAddress where, FindCoordinator(flags.address));
   options.address = where.address;
   options.security = flags.security;
@@ -83,6 +100,36 @@ absl::StatusOr<std::unique_ptr<Client>> ConnectTo(const CoordinatorFlags& flags)
     if (!warning.empty()) Say(warning);
   }
   return client;
+}
+
+std::vector<RegisteredRun> RunsHere(const CoordinatorFlags& flags) {
+  if (!flags.address.empty() || !Variable("MESHRUN_COORDINATOR").empty()) return {};
+  const auto directory = RunRegistration::DefaultDirectory();
+  return directory.ok() ? RegisteredRuns(*directory) : std::vector<RegisteredRun>();
+}
+
+absl::StatusOr<std::unique_ptr<Client>> ConnectTo(const CoordinatorFlags& flags,
+                                                  const RegisteredRun& run) {
+  MESHRUN_ASSIGN_OR_RETURN(Options options, OptionsOf(flags));
+  options.address = run.address;
+  options.security.tls = run.tls;
+  return Client::Connect(options);
+}
+
+absl::StatusOr<std::unique_ptr<Client>> ConnectTo(const CoordinatorFlags& flags,
+                                                  const std::string& job) {
+  const std::vector<RegisteredRun> runs = RunsHere(flags);
+  const RegisteredRun* const run = RunOf(runs, job);
+  return run != nullptr ? ConnectTo(flags, *run) : ConnectTo(flags);
+}
+
+absl::StatusOr<Client*> Connections::To(const std::string& job) {
+  const RegisteredRun* const run = RunOf(runs_, job);
+  std::unique_ptr<Client>& client = clients_[run != nullptr ? run->address : ""];
+  if (client == nullptr) {
+    MESHRUN_ASSIGN_OR_RETURN(client, run != nullptr ? ConnectTo(flags_, *run) : ConnectTo(flags_));
+  }
+  return client.get();
 }
 
 void AddOutputFlag(FlagSet& flags, std::string* output) {

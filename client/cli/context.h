@@ -4,6 +4,7 @@
 
 #include <chrono>
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -14,6 +15,7 @@
 #include "client/client.h"
 #include "client/render/json.h"
 #include "client/render/style.h"
+#include "client/run_registry.h"
 
 namespace meshrun::client {
 
@@ -27,6 +29,28 @@ void AddCoordinatorFlags(FlagSet& flags, CoordinatorFlags* values);
 
 // To the coordinator that the flags name, else client/coordinator_address.h finds it.
 absl::StatusOr<std::unique_ptr<Client>> ConnectTo(const CoordinatorFlags& flags);
+// The same for what concerns a job, of which the start of its id is given. Where nothing names a
+// coordinator and the job is a `meshrun run` of this user on this host: to that run's coordinator.
+absl::StatusOr<std::unique_ptr<Client>> ConnectTo(const CoordinatorFlags& flags,
+                                                  const std::string& job);
+// The `meshrun run` calls of this user on this host; none where flags or MESHRUN_COORDINATOR name a
+// coordinator.
+std::vector<RegisteredRun> RunsHere(const CoordinatorFlags& flags);
+absl::StatusOr<std::unique_ptr<Client>> ConnectTo(const CoordinatorFlags& flags,
+                                                  const RegisteredRun& run);
+
+// As ConnectTo(flags, job), for many jobs: one connection to each coordinator.
+class Connections {
+ public:
+  explicit Connections(const CoordinatorFlags& flags) : flags_(flags), runs_(RunsHere(flags)) {}
+  absl::StatusOr<Client*> To(const std::string& job);
+
+ private:
+  const CoordinatorFlags& flags_;
+  const std::vector<RegisteredRun> runs_;
+  // By address; the empty one: the coordinator that is not a run's.
+  std::map<std::string, std::unique_ptr<Client>> clients_;
+};
 
 void AddOutputFlag(FlagSet& flags, std::string* output);
 
@@ -74,6 +98,7 @@ void AddLogs(FlagSet& root, Commands* commands);
 void AddCheckpoint(FlagSet& root, Commands* commands);
 void AddCa(FlagSet& root, Commands* commands);
 void AddCancel(FlagSet& root, Commands* commands);
+void AddLeave(FlagSet& root, Commands* commands);
 void AddQueue(FlagSet& root, Commands* commands);
 void AddEvents(FlagSet& root, Commands* commands);
 void AddWhy(FlagSet& root, Commands* commands);

@@ -39,7 +39,7 @@ int DescribeFlights(Client& client, const std::string& name, bool json) {
 
 int Run(const DescribeFlags& flags) {
   const bool json = flags.output == "json";
-  const auto client = ConnectTo(flags.coordinator);
+  const auto client = ConnectTo(flags.coordinator, flags.name);
   if (!client.ok()) return Fail(client.status());
   if (flags.flight_recorder) return DescribeFlights(**client, flags.name, json);
   if (flags.name.empty()) {

@@ -46,7 +46,7 @@ struct WhyFlags {
 };
 
 int ShowWhy(const WhyFlags& flags) {
-  const auto client = ConnectTo(flags.coordinator);
+  const auto client = ConnectTo(flags.coordinator, flags.job);
   if (!client.ok()) return Fail(client.status());
   const auto job = FindJob(**client, flags.job);
   if (!job.ok()) return Fail(job.status());

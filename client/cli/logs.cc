@@ -47,7 +47,7 @@ int Run(const LogsFlags& flags) {
   if (flags.stream == "stdout") query.streams = {v1::LOG_STREAM_STDOUT};
   if (flags.stream == "stderr") query.streams = {v1::LOG_STREAM_STDERR};
   os::BlockTerminationSignals();
-  const auto client = ConnectTo(flags.coordinator);
+  const auto client = ConnectTo(flags.coordinator, flags.job);
   if (!client.ok()) return Fail(client.status());
   const auto job = FindJob(**client, flags.job);
   if (!job.ok()) return Fail(job.status());

@@ -4,11 +4,14 @@
 
 #include <algorithm>
 #include <cctype>
+#include <iterator>
 #include <memory>
+#include <set>
 
 #include "client/cli/context.h"
 #include "client/render/report.h"
 #include "core/exit_codes.h"
+#include "core/status.h"
 #include "meshrun/v1/job_service.pb.h"
 
 namespace meshrun::client {
@@ -43,6 +46,27 @@ absl::StatusOr<v1::JobState> ParseState(const std::string& text) {
       "--state: '{}' is no state of a job: write one of {}", text, fmt::join(names, ", ")));
 }
 
+absl::StatusOr<std::vector<v1::Job>> JobsOfCoordinator(const PsFlags& flags,
+                                                       const v1::ListJobsRequest& request,
+                                                       bool* more) {
+  MESHRUN_ASSIGN_OR_RETURN(const std::unique_ptr<Client> client, ConnectTo(flags.coordinator));
+  return client->List(request, flags.limit, more);
+}
+
+// Jobs of `meshrun run` on this host. A run that is ending may not answer any more.
+std::vector<v1::Job> JobsOfRuns(const CoordinatorFlags& flags, const v1::ListJobsRequest& request) {
+  std::vector<v1::Job> out;
+  std::set<std::string> seen;
+  for (const RegisteredRun& run : RunsHere(flags)) {
+    // Several nodes of a job may be on this host.
+    if (!seen.insert(run.job_id).second) continue;
+    const auto client = ConnectTo(flags, run);
+    auto jobs = client.ok() ? (*client)->List(request, 1) : client.status();
+    if (jobs.ok()) std::move(jobs->begin(), jobs->end(), std::back_inserter(out));
+  }
+  return out;
+}
+
 int Run(const PsFlags& flags) {
   v1::ListJobsRequest request;
   // Whoever names a state means jobs that have ended too.
@@ -54,11 +78,14 @@ int Run(const PsFlags& flags) {
     if (!state.ok()) return Fail(state.status());
     request.add_states(*state);
   }
-  const auto client = ConnectTo(flags.coordinator);
-  if (!client.ok()) return Fail(client.status());
   bool more = false;
-  const auto jobs = (*client)->List(request, flags.limit, &more);
-  if (!jobs.ok()) return Fail(jobs.status());
+  std::vector<v1::Job> runs = JobsOfRuns(flags.coordinator, request);
+  absl::StatusOr<std::vector<v1::Job>> jobs = JobsOfCoordinator(flags, request, &more);
+  if (!jobs.ok() && (runs.empty() || !absl::IsUnavailable(jobs.status()))) {
+    return Fail(jobs.status());
+  }
+  if (jobs.ok()) std::move(jobs->begin(), jobs->end(), std::back_inserter(runs));
+  jobs = std::move(runs);
   if (flags.output == "json") {
     v1::ListJobsResponse response;
     for (const v1::Job& job : *jobs) *response.add_jobs() = job;
@@ -88,7 +115,9 @@ void AddPs(FlagSet& root, Commands* commands) {
   FlagSet flags = root.Command(
       "ps",
       "Lists jobs: those that run, those that wait, and with --all those that have ended\n\n"
-      "Of each kind the newest come first.");
+      "Of each kind the newest come first. Jobs of 'meshrun run' on this host are listed too, "
+      "while "
+      "they run.");
   flags.Examples(
       "  meshrun ps                    what waits and runs\n"
       "  meshrun ps --all              also what has ended\n"

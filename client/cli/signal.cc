@@ -33,7 +33,7 @@ int Run(const SignalFlags& flags) {
     if (!parsed.ok()) return Fail(Annotate(parsed.status(), "--ranks"));
     ranks = *std::move(parsed);
   }
-  const auto client = ConnectTo(flags.coordinator);
+  const auto client = ConnectTo(flags.coordinator, flags.job);
   if (!client.ok()) return Fail(client.status());
   const auto found = FindJob(**client, flags.job);
   if (!found.ok()) return Fail(found.status());

@@ -61,19 +61,23 @@ int Run(const WaitFlags& flags) {
     if (!time.ok()) return Fail(Annotate(time.status(), "--at-most"));
     deadline = Steady::now() + *time;
   }
-  const auto client = ConnectTo(flags.coordinator);
-  if (!client.ok()) return Fail(client.status());
   // Every name is looked up before the first wait: a wrong one is told at once.
   std::vector<v1::Job> jobs;
+  std::vector<Client*> clients;
+  Connections connections(flags.coordinator);
   for (const std::string& name : flags.jobs) {
+    const auto client = connections.To(name);
+    if (!client.ok()) return Fail(client.status());
     auto found = FindJobs(**client, name);
     if (!found.ok()) return Fail(found.status());
     for (v1::Job& job : *found) jobs.push_back(std::move(job));
+    clients.resize(jobs.size(), *client);
   }
   int worst = kExitOk;
-  for (v1::Job& job : jobs) {
+  for (size_t i = 0; i < jobs.size(); ++i) {
+    v1::Job& job = jobs[i];
     if (!HasEnded(job.state())) {
-      const absl::Status status = WaitForOne(**client, deadline, &job);
+      const absl::Status status = WaitForOne(*clients[i], deadline, &job);
       if (absl::IsDeadlineExceeded(status) && Steady::now() >= deadline) {
         Say(fmt::format("{} is {} after {}", job.job_id(), StateName(job.state()), flags.at_most));
         return kExitDeadline;

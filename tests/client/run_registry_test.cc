@@ -1,0 +1,60 @@
+#include "client/run_registry.h"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <utility>
+
+namespace meshrun::client {
+namespace {
+
+class RunRegistryTest : public ::testing::Test {
+ protected:
+  RunRegistryTest() : directory_(::testing::TempDir() + "/runs" + std::to_string(::getpid())) {}
+  ~RunRegistryTest() override { std::filesystem::remove_all(directory_); }
+
+  const std::string directory_;
+};
+
+TEST_F(RunRegistryTest, ARunIsListedWholeUntilItEnds) {
+  const RegisteredRun run{.job_id = "geoid-k3x9w2",
+                          .pid = 17,
+                          .address = "unix:/tmp/any \xe9\n bytes/c.sock",
+                          .tls = {.cert = "a", .key = "b", .ca = "c"},
+                          .node = "node1-host",
+                          .hosts = true};
+  {
+    const auto registration = RunRegistration::Add(directory_, run);
+    ASSERT_TRUE(registration.ok()) << registration.status();
+    const auto listed = RegisteredRuns(directory_);
+    ASSERT_EQ(listed.size(), 1u);
+    EXPECT_EQ(listed[0].job_id, run.job_id);
+    EXPECT_EQ(listed[0].pid, run.pid);
+    EXPECT_EQ(listed[0].address, run.address);
+    EXPECT_EQ(listed[0].tls.ca, "c");
+    EXPECT_EQ(listed[0].node, run.node);
+    EXPECT_TRUE(listed[0].hosts);
+  }
+  EXPECT_TRUE(RegisteredRuns(directory_).empty());
+}
+
+TEST_F(RunRegistryTest, WhatAKilledRunHasLeftIsRemoved) {
+  const auto held = RunRegistration::Add(directory_, {.job_id = "a", .pid = 1});
+  ASSERT_TRUE(held.ok());
+  const std::string left = directory_ + "/b.2.run";
+  std::ofstream(left) << "b";
+  EXPECT_EQ(RegisteredRuns(directory_).size(), 1u);
+  EXPECT_FALSE(std::filesystem::exists(left));
+}
+
+TEST_F(RunRegistryTest, ADirectoryThatOthersCanEnterIsRefused) {
+  std::filesystem::create_directories(directory_);
+  std::filesystem::permissions(directory_, std::filesystem::perms(0755));
+  EXPECT_FALSE(RunRegistration::Add(directory_, {.job_id = "a", .pid = 1}).ok());
+  EXPECT_TRUE(RegisteredRuns(directory_ + "/none").empty());
+}
+
+}  // namespace
+}  // namespace meshrun::client
