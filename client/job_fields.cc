@@ -167,7 +167,8 @@ std::vector<JobField> MakeJobFields() {
        .keys = {"memory", "memory_bytes"},
        .section = kNeeds,
        .value = "SIZE",
-       .help = "Memory of a rank, for example 4G",
+       .help = "Memory of a rank, for example 4G; 'meshrun run' counts it and does not enforce it, "
+               "workers with --limits memory do",
        .set = WordField(&SetMemory, "write for example memory: 4G"),
        .in_spec = "memory_bytes"},
       {.flag = "--env",
@@ -288,6 +289,11 @@ std::vector<JobField> MakeJobFields() {
        .help = "When nodes come for which --nodes leaves room (default checkpoint: after the next "
                "one)",
        .set = WordField(&SetGrowth, "write checkpoint, at-once or never")},
+      {.flag = "--virtual-local-rank",
+       .keys = {"virtual_local_rank"},
+       .section = kNeeds,
+       .help = "As torchrun's: each rank sees its own GPUs alone, and its LOCAL_RANK is 0",
+       .set = SwitchField(&v1::JobSpec::set_virtual_local_rank)},
       {.flag = "--kill-grace",
        .keys = {"kill_grace"},
        .section = kWhenThingsGoWrong,

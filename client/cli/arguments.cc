@@ -149,7 +149,10 @@ absl::StatusOr<std::vector<std::string>> FlagsFromEnvironment(
                                          "master-port",
                                          "local-addr",
                                          "event-log-handler",
-                                         "signals-to-handle"};
+                                         "signals-to-handle",
+                                         "shutdown-timeout",
+                                         "virtual-local-rank",
+                                         "log-line-prefix-template"};
   std::vector<std::string> out;
   for (const std::string_view name : kNames) {
     std::string pet = fmt::format("PET_{}", name);

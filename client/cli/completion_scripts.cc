@@ -4,6 +4,9 @@
 #include <fmt/ranges.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
+#include <map>
+#include <set>
 #include <vector>
 
 #include "client/cli/arguments.h"
@@ -45,6 +48,40 @@ std::vector<std::string> LongNames(const CommandWords& words) {
   return names;
 }
 
+// The words that a flag takes, as its type in --help shows them: "auto|respawn". Words in capitals
+// stand for something else.
+std::vector<std::string> ChoicesOf(const CLI::Option& option) {
+  std::vector<std::string> out;
+  if (!TakesValue(option)) return out;
+  const std::string type = option.get_type_name();
+  for (size_t from = 0; from <= type.size();) {
+    const size_t bar = std::min(type.find('|', from), type.size());
+    const std::string word = type.substr(from, bar - from);
+    const bool is_word = !word.empty() && std::all_of(word.begin(), word.end(), [](char c) {
+      return (c >= 'a' && c <= 'z') || c == '-';
+    });
+    if (is_word) out.push_back(word);
+    from = bar + 1;
+  }
+  return out;
+}
+
+// "-o | --output" and the words that it takes, for a case of a shell's script.
+std::map<std::string, std::set<std::string>> ChoicesOf(const std::vector<CommandWords>& all) {
+  std::map<std::string, std::set<std::string>> out;
+  for (const CommandWords& words : all) {
+    for (const CLI::Option* option : words.flags) {
+      const std::vector<std::string> choices = ChoicesOf(*option);
+      if (choices.empty()) continue;
+      std::vector<std::string> names;
+      for (const std::string& name : option->get_snames()) names.push_back("-" + name);
+      for (const std::string& name : option->get_lnames()) names.push_back("--" + name);
+      out[fmt::format("{}", fmt::join(names, " | "))].insert(choices.begin(), choices.end());
+    }
+  }
+  return out;
+}
+
 // "run|submit|dev|dev up": what a script finds a command in.
 std::string Paths(const std::vector<CommandWords>& all) {
   std::vector<std::string> paths;
@@ -61,6 +98,11 @@ std::string Bash(const std::vector<CommandWords>& all) {
                          fmt::join(words.commands, " "), fmt::join(LongNames(words), " "),
                          words.takes_jobs ? 1 : 0);
   }
+  std::string choices;
+  for (const auto& [names, words] : ChoicesOf(all)) {
+    choices += fmt::format("    {}) COMPREPLY=($(compgen -W \"{}\" -- \"$cur\")); return ;;\n",
+                           names, fmt::join(words, " "));
+  }
   return fmt::format(
       R"bash(# bash completion of meshrun; for this shell: source <(meshrun completion bash)
 _meshrun() {{
@@ -72,13 +114,11 @@ _meshrun() {{
     esac
   done
   case "$prev" in
-    -o | --output) COMPREPLY=($(compgen -W "table json" -- "$cur")); return ;;
     -f | --file | --working-dir) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     --procs-per-node | --nproc-per-node | --nproc) COMPREPLY=($(compgen -W "1 2 4 8 gpu cpu" -- "$cur")); return ;;
-    --stream) COMPREPLY=($(compgen -W "stdout stderr" -- "$cur")); return ;;
     --export) COMPREPLY=($(compgen -W "ALL NONE" -- "$cur")); return ;;
     --job) COMPREPLY=($(compgen -W "$(meshrun completion shipped-jobs 2>/dev/null)" -- "$cur")); return ;;
-  esac
+{2}  esac
   case "$path" in
 {1}  esac
   if [[ $cur == -* ]]; then
@@ -93,7 +133,7 @@ _meshrun() {{
 }}
 complete -o filenames -o bashdefault -F _meshrun meshrun
 )bash",
-      Paths(all), cases);
+      Paths(all), cases, choices);
 }
 
 std::string Zsh(const std::vector<CommandWords>& all) {
@@ -102,6 +142,10 @@ std::string Zsh(const std::vector<CommandWords>& all) {
     cases += fmt::format("    \"{}\") commands=({}) flags=({}) jobs={} ;;\n", words.path,
                          fmt::join(words.commands, " "), fmt::join(LongNames(words), " "),
                          words.takes_jobs ? 1 : 0);
+  }
+  std::string choices;
+  for (const auto& [names, words] : ChoicesOf(all)) {
+    choices += fmt::format("    {}) compadd -- {}; return ;;\n", names, fmt::join(words, " "));
   }
   return fmt::format(
       R"zsh(#compdef meshrun
@@ -116,13 +160,11 @@ _meshrun() {{
     esac
   done
   case "${{words[CURRENT-1]}}" in
-    -o | --output) compadd -- table json; return ;;
     -f | --file | --working-dir) _files; return ;;
     --procs-per-node | --nproc-per-node | --nproc) compadd -- 1 2 4 8 gpu cpu; return ;;
-    --stream) compadd -- stdout stderr; return ;;
     --export) compadd -- ALL NONE; return ;;
     --job) compadd -- ${{(f)"$(meshrun completion shipped-jobs 2>/dev/null)"}}; return ;;
-  esac
+{2}  esac
   case "$place" in
 {1}  esac
   if [[ ${{words[CURRENT]}} == -* ]]; then
@@ -137,7 +179,7 @@ _meshrun() {{
 }}
 compdef _meshrun meshrun
 )zsh",
-      Paths(all), cases);
+      Paths(all), cases, choices);
 }
 
 // In single quotes.
@@ -154,11 +196,11 @@ std::string FishValues(const CLI::Option& option) {
   const std::string name = MainName(option);
   if (!TakesValue(option)) return "";
   if (name == "--job") return " -x -a '(meshrun completion shipped-jobs 2>/dev/null)'";
-  if (name == "--output") return " -x -a 'table json'";
-  if (name == "--stream") return " -x -a 'stdout stderr'";
   if (name == "--export") return " -x -a 'ALL NONE'";
   if (name == "--procs-per-node") return " -x -a '1 2 4 8 gpu cpu'";
   if (name == "--file" || name == "--working-dir") return " -r -F";
+  const std::vector<std::string> choices = ChoicesOf(option);
+  if (!choices.empty()) return fmt::format(" -x -a '{}'", fmt::join(choices, " "));
   return " -x";
 }
 

@@ -98,6 +98,16 @@ void FlagSet::Ignored(const std::string& name, std::vector<std::string>* used) {
       ->group("");
 }
 
+void FlagSet::Refused(const std::string& name, const std::string& use) {
+  app_->add_option_function<std::string>(
+          name,
+          [name, use](const std::string&) {
+            throw CLI::ValidationError(fmt::format("{} is torchrun's alone: {}", name, use));
+          })
+      ->expected(0, 1)
+      ->group("");
+}
+
 void FlagSet::TakesCommand() { app_->prefix_command(); }
 
 void FlagSet::Argument(const std::string& name, std::string* value, bool required,

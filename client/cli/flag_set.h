@@ -45,6 +45,8 @@ class FlagSet {
   void Switch(const std::string& names, std::vector<std::string>* value, const std::string& help);
   // Accepted without effect; its name is added to *used.
   void Ignored(const std::string& name, std::vector<std::string>* used);
+  // Known, and refused with what to use: a flag of torchrun's that has no meaning here.
+  void Refused(const std::string& name, const std::string& use);
   // The words after the flags are the user's own command.
   void TakesCommand();
   // Words that are not flags.

@@ -1,20 +1,22 @@
 #include "client/cli/job_flags.h"
 
 #include <fmt/format.h>
-#include <signal.h>
 
+#include <chrono>
 #include <filesystem>
 
+#include "client/cli/arguments.h"
 #include "client/job_fields.h"
 #include "client/job_spec.h"
 #include "core/env_entries.h"
 #include "core/job_spec.h"
-#include "core/os/process.h"
-#include "core/signal_name.h"
+#include "core/proto_time.h"
 #include "core/status.h"
 
 namespace meshrun::client {
 namespace {
+
+constexpr int kLongestShutdownSeconds = 24 * 3600;
 
 // torchrun's flags that a coordinator has another answer for.
 absl::Status CheckTorchrunFlags(const JobFlags& flags) {
@@ -23,20 +25,6 @@ absl::Status CheckTorchrunFlags(const JobFlags& flags) {
         fmt::format("--event-log-handler {}: events are kept by the coordinator, and 'meshrun "
                     "events' shows them; only null is taken",
                     flags.event_log_handler));
-  }
-  std::string_view rest = flags.handled_signals;
-  while (!rest.empty()) {
-    const size_t comma = rest.find(',');
-    const auto signal = os::ParseSignal(rest.substr(0, comma));
-    if (!signal.ok()) return Annotate(signal.status(), "--signals-to-handle");
-    rest.remove_prefix(comma == std::string_view::npos ? rest.size() : comma + 1);
-    if (*signal == SIGTERM || *signal == SIGINT || *signal == SIGHUP || *signal == SIGQUIT)
-      continue;
-    return absl::InvalidArgumentError(fmt::format(
-        "--signals-to-handle {}: {} does not end a job here: 'meshrun run' passes SIGUSR1 and "
-        "SIGUSR2 on to the ranks, and 'meshrun signal' sends any; SIGTERM, SIGINT, SIGHUP and "
-        "SIGQUIT are taken",
-        flags.handled_signals, SignalName(*signal)));
   }
   return absl::OkStatus();
 }
@@ -83,6 +71,15 @@ absl::Status CompleteWorkingDir(const JobContext& context, v1::JobSpec* spec) {
   spec->set_working_dir(wanted.empty()
                             ? context.working_dir
                             : (fs::path(context.working_dir) / wanted).lexically_normal().string());
+  return absl::OkStatus();
+}
+
+absl::Status SetShutdownTimeout(const JobFlags& flags, v1::JobSpec* spec) {
+  if (flags.shutdown_timeout.empty() || flags.Given("--kill-grace")) return absl::OkStatus();
+  MESHRUN_ASSIGN_OR_RETURN(
+      const int seconds,
+      ParseWithin("--shutdown-timeout", flags.shutdown_timeout, 0, kLongestShutdownSeconds));
+  *spec->mutable_kill_grace() = ToProtoDuration(std::chrono::seconds(seconds));
   return absl::OkStatus();
 }
 
@@ -144,7 +141,13 @@ void AddJobFlags(FlagSet& flags, JobFlags* f) {
   flags.Switch("--standalone", &f->standalone, "As torchrun's; has no effect");
   flags.Text("--event-log-handler", &f->event_log_handler, "NAME", "As torchrun's; only null");
   flags.Text("--signals-to-handle", &f->handled_signals, "SIGNALS",
-             "As torchrun's; those that end a job end it here too");
+             "As torchrun's: these alone end the job (default: SIGTERM,SIGINT,SIGHUP,SIGQUIT)");
+  flags.Text("--shutdown-timeout", &f->shutdown_timeout, "SECONDS", "As torchrun's: --kill-grace");
+  flags.Refused("--logs-specs", "--log-dir, --tee and --redirects say where output goes");
+  for (const char* name : {"--duplicate-stdout-filters", "--duplicate-stderr-filters"}) {
+    flags.Refused(name, "keep the output with --log-dir, and search its files");
+  }
+  flags.Refused("--print-completion", "'meshrun completion bash' prints it");
   flags.Section("Flags");
 }
 
@@ -158,6 +161,7 @@ absl::Status ApplyJobFlags(const JobFlags& flags, const std::vector<std::string>
   MESHRUN_RETURN_IF_ERROR(SetExported(flags.exported, context, spec));
   if (!flags.role.empty()) SetEnv(*spec->mutable_env(), "ROLE_NAME", flags.role);
   MESHRUN_RETURN_IF_ERROR(SetFields(flags, context, spec));
+  MESHRUN_RETURN_IF_ERROR(SetShutdownTimeout(flags, spec));
   const std::string program = !command.empty()          ? command[0]
                               : spec->command().empty() ? std::string()
                                                         : spec->command(0);

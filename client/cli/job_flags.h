@@ -28,7 +28,7 @@ struct JobFlags {
   // Part of the submitter's environment that goes with the job; a flag of `submit` alone.
   std::string exported;
   // torchrun's; these are checked, or have no effect.
-  std::string event_log_handler, handled_signals;
+  std::string event_log_handler, handled_signals, shutdown_timeout;
   bool standalone = false;
 };
 

@@ -83,6 +83,8 @@ std::vector<FieldCase> Cases() {
          spec.mutable_array()->set_at_once(2);
        }},
       {"--private", "private", "", "true", [](v1::JobSpec& spec) { spec.set_private_(true); }},
+      {"--virtual-local-rank", "virtual_local_rank", "", "true",
+       [](v1::JobSpec& spec) { spec.set_virtual_local_rank(true); }},
       {"--log-limit", "log_limit,log_bytes", "100M", "100M",
        [](v1::JobSpec& spec) { spec.set_log_bytes(100 << 20); }},
       {"", "command", "", "[./run, --fast]",

@@ -64,7 +64,8 @@ Environment RankEnvironment(const Environment& inherited, const v1::GenerationRe
     env[name] = fmt::format("{}", value);
   };
   set("RANK", self.rank());
-  set("LOCAL_RANK", self.local_rank());
+  const bool is_virtual = prepare.spec().virtual_local_rank();
+  set("LOCAL_RANK", is_virtual ? 0 : self.local_rank());
   set("WORLD_SIZE", prepare.world_size());
   set("LOCAL_WORLD_SIZE", local_world_size);
   set("GROUP_RANK", self.node_rank());
@@ -105,6 +106,7 @@ Environment RankEnvironment(const Environment& inherited, const v1::GenerationRe
     };
     std::vector<uint32_t> gpus;
     for (const v1::RankAssignment& rank : prepare.ranks()) {
+      if (is_virtual && rank.rank() != self.rank()) continue;
       gpus.insert(gpus.end(), rank.gpus().begin(), rank.gpus().end());
     }
     set("CUDA_VISIBLE_DEVICES", fmt::to_string(fmt::join(names(gpus), ",")));
