@@ -329,11 +329,12 @@ absl::StatusOr<std::vector<v1::FlightRecord>> Client::GetFlightRecords(const std
 }
 
 absl::StatusOr<v1::Job> Client::Cancel(const std::string& job_id, bool now,
-                                       const std::string& reason) {
+                                       const std::string& reason, int first_signal) {
   v1::CancelJobRequest request;
   request.set_job_id(job_id);
   request.set_now(now);
   request.set_reason(reason);
+  request.set_first_signal(first_signal);
   v1::CancelJobResponse response;
   MESHRUN_RETURN_IF_ERROR(
       impl_->Call(impl_->jobs, &v1::JobService::Stub::CancelJob, request, &response));

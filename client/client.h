@@ -93,7 +93,9 @@ class Client {
   // within `wait`. FAILED_PRECONDITION: no generation of the job runs.
   absl::StatusOr<std::vector<v1::FlightRecord>> GetFlightRecords(const std::string& job_id,
                                                                  std::chrono::nanoseconds wait);
-  absl::StatusOr<v1::Job> Cancel(const std::string& job_id, bool now, const std::string& reason);
+  // `first_signal`: what the ranks get before SIGTERM, or 0.
+  absl::StatusOr<v1::Job> Cancel(const std::string& job_id, bool now, const std::string& reason,
+                                 int first_signal = 0);
   // Hold, release, priority.
   absl::StatusOr<v1::Job> Update(const v1::UpdateJobRequest& request);
   // To the rank processes of the running generation; `ranks`: empty: all.

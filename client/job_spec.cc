@@ -144,6 +144,8 @@ std::string DescribeShape(const v1::JobSpec& spec) {
       return nodes + ", a rank per GPU";
     case v1::ProcsPerNode::kCpu:
       return nodes + ", a rank per core";
+    case v1::ProcsPerNode::kNode:
+      return nodes + ", as many ranks as each says";
     default:
       break;
   }

@@ -175,6 +175,12 @@ int Serve(const Flags& flags, std::chrono::milliseconds lease, std::chrono::mill
   meshrun::os::RaiseDescriptorLimit();
   // A broken pipe to whoever started us must not end the control plane.
   std::signal(SIGPIPE, SIG_IGN);
+  // A reload is meant for this process, also under nohup.
+  const bool reads_again = !flags.policy.empty() || !flags.audit_file.empty();
+  if (reads_again) {
+    std::signal(SIGHUP, SIG_DFL);
+    meshrun::os::BlockTerminationSignals();
+  }
   std::optional<meshrun::os::Lifeline> lifeline;
   if (flags.lifeline_fd >= 0) {
     // At once: nothing of an ephemeral state is worth keeping, and the durable one is on disk.
@@ -234,7 +240,6 @@ int Serve(const Flags& flags, std::chrono::milliseconds lease, std::chrono::mill
   int signal = meshrun::os::WaitForTerminationSignal();
   // `systemctl reload` sends it, whether or not there is a policy.
   const bool of_systemd = std::getenv("INVOCATION_ID") != nullptr;
-  const bool reads_again = !flags.policy.empty() || !flags.audit_file.empty();
   while (signal == SIGHUP && (reads_again || of_systemd)) {
     if (!flags.policy.empty()) ReloadPolicy(flags.policy, **server);
     (*server)->ReopenAuditFile();

@@ -7,6 +7,9 @@
 
 namespace meshrun {
 
+// SIGRTMAX on Linux.
+inline constexpr int kHighestSignal = 64;
+
 inline std::string SignalName(int signal) {
   const char* const name = ::sigabbrev_np(signal);
   return name == nullptr ? "signal " + std::to_string(signal) : std::string("SIG") + name;

@@ -141,8 +141,10 @@ absl::Status Daemon::Init() {
   if (options_.jobs_dir.empty()) options_.jobs_dir = DefaultJobsDirectory();
   shipped_jobs_ = ListShippedJobs(options_.jobs_dir);
 
-  InventoryOverrides overrides = {
-      .cores = options_.cores, .slots = options_.slots, .memory_bytes = options_.memory_bytes};
+  InventoryOverrides overrides = {.cores = options_.cores,
+                                  .slots = options_.slots,
+                                  .memory_bytes = options_.memory_bytes,
+                                  .ranks = options_.ranks};
   if (const char* const visible = std::getenv("CUDA_VISIBLE_DEVICES"))
     overrides.visible_devices = visible;
   resources_ = TakeInventory(overrides);

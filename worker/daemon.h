@@ -49,6 +49,8 @@ struct DaemonOptions {
   std::optional<uint32_t> cores;
   std::optional<uint32_t> slots;
   std::optional<uint64_t> memory_bytes;
+  // Ranks of a job that leaves their number to each node; 0: 1.
+  uint32_t ranks = 0;
   // Ranks run as the user who submitted their job. Needs root.
   bool run_as_submitter = false;
   // Leaves the cluster that the state directory belongs to for the one with this id.

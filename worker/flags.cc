@@ -201,6 +201,7 @@ std::optional<DaemonOptions> ParseFlags(int argc, char** argv, int* exit_code) {
                  "Output that is chosen goes to DIR/<job>/attempt_<n>/<rank>/, and is kept whole")
       ->group("");
   app.add_option("--rank-log-tee", tee)->group("");
+  app.add_option("--ranks", options.ranks)->group("");
   app.add_option("--rank-log-redirects", redirects)->group("");
   app.add_option("--rank-stdin-fd", stdin_fd, "One rank reads from this descriptor")->group("");
   app.add_option("--rank-stdin-rank", options.stdin_rank)->group("");

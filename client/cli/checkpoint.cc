@@ -18,6 +18,7 @@
 #include "client/render/checkpoint_report.h"
 #include "client/render/progress_line.h"
 #include "core/exit_codes.h"
+#include "core/os/process.h"
 #include "core/status.h"
 #include "core/utf8.h"
 
@@ -113,10 +114,8 @@ void SetUnfinished(const std::string& path) {
   unfinished_file[0] = '\0';
   if (path.size() < sizeof(unfinished_file)) std::strcpy(unfinished_file, path.c_str());
   for (const int signal : {SIGINT, SIGTERM, SIGHUP}) {
-    struct sigaction before = {};
-    ::sigaction(signal, nullptr, &before);
     // One that is ignored, as under nohup, stays so.
-    if (before.sa_handler != SIG_IGN) ::signal(signal, path.empty() ? SIG_DFL : RemoveUnfinished);
+    if (!os::IsIgnored(signal)) ::signal(signal, path.empty() ? SIG_DFL : RemoveUnfinished);
   }
 }
 

@@ -37,8 +37,16 @@ struct SignalAnswered {
   int signal = 0;
   absl::Status status;
 };
+// Ranks were told to stand still, and this process can follow them; or they were not.
+struct PauseAnswered {
+  absl::Status status;
+};
+// This node was taken out of the job, or could not be.
+struct LeaveAnswered {
+  absl::Status status;
+};
 using Event = std::variant<JobChanged, WatchEnded, Output, OutputEnded, Interrupted, CancelAnswered,
-                           SignalAnswered>;
+                           SignalAnswered, PauseAnswered, LeaveAnswered>;
 
 // The bytes of output in the queue are bounded: Push waits while there are too many, unless told to
 // stop. Thread-safe.

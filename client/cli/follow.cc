@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 #include <poll.h>
 #include <signal.h>
-#include <sys/signalfd.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -12,6 +11,7 @@
 #include <map>
 #include <memory>
 #include <thread>
+#include <utility>
 
 #include "client/cli/context.h"
 #include "client/cli/event_queue.h"
@@ -21,6 +21,7 @@
 #include "client/cli/watching.h"
 #include "client/render/progress.h"
 #include "client/render/report.h"
+#include "client/render/world_change.h"
 #include "core/exit_codes.h"
 #include "core/signal_name.h"
 #include "core/text.h"
@@ -35,8 +36,6 @@ using std::chrono::nanoseconds;
 constexpr std::chrono::seconds kDrain(10);
 constexpr std::chrono::seconds kDrainWithoutNode(1);
 
-bool IsUserSignal(int signal) { return signal == SIGUSR1 || signal == SIGUSR2; }
-
 nanoseconds DrainTime(const v1::Job& job) {
   const bool lost =
       std::any_of(job.ranks().begin(), job.ranks().end(),
@@ -49,7 +48,7 @@ class Follower {
   Follower(Client& client, const v1::Job& job, const FollowOptions& options)
       : client_(client),
         options_(options),
-        signals_(SignalFd(options.forward_user_signals)),
+        signals_(SignalFd(options.signals)),
         screen_(options.view.input_rank >= 0, options.json ? STDERR_FILENO : STDOUT_FILENO),
         job_(job) {}
   int Run();
@@ -70,11 +69,19 @@ class Follower {
   void Handle(const Interrupted& event);
   void Handle(const CancelAnswered& event);
   void Handle(const SignalAnswered& event);
+  void Handle(const PauseAnswered& event);
+  void Handle(const LeaveAnswered& event);
   void OnSignal(int signal);
+  // SIGTSTP: the ranks stop, and once they are told this process does.
+  void Pause();
+  void Send(int signal, const std::vector<int>& ranks);
+  // This node is taken out of the job, which goes on.
+  void Leave(int signal);
+  bool HasLeft() const;
   void StartReader();
   // Local rank of each rank whose output is shown here, by rank.
   std::map<int, int> RanksHere() const;
-  void Cancel(bool now, const std::string& reason);
+  void Cancel(bool now, const std::string& reason, int first_signal);
   // The other nodes of a job of several hosts hear where it was.
   std::string Here() const { return options_.only_node.empty() ? "" : " on " + options_.only_node; }
   // Waits for the next thing to do.
@@ -98,11 +105,18 @@ class Follower {
   os::UniqueFd signals_;
   Screen screen_;
   ProgressMeter meter_;
+  WorldChanges world_changes_;
   v1::Job job_;
   std::string waiting_said_;
   std::map<uint64_t, Reader> readers_;
   int signals_seen_ = 0;
   int first_signal_ = 0;
+  bool pausing_ = false;
+  // This node was asked to leave; and the coordinator has agreed.
+  bool leave_asked_ = false;
+  bool leaves_ = false;
+  // Those that a pause stops; empty: all.
+  std::vector<int> paused_;
   // Set when there is an exit code without the job's end.
   int leave_with_ = -1;
   bool watch_ended_ = false;
@@ -112,6 +126,7 @@ class Follower {
 };
 
 int Follower::Run() {
+  world_changes_.Update(job_);
   threads_.emplace_back([this](const std::stop_token& stop) {
     StreamOptions stream{stop, options_.patience,
                          [&](const absl::Status& status) { queue_.Push(Interrupted{status}); }};
@@ -124,7 +139,7 @@ int Follower::Run() {
       std::visit([this](const auto& e) { Handle(e); }, event);
     }
     Draw();
-    if (HasEnded(job_.state()) && OutputIsComplete()) break;
+    if ((HasEnded(job_.state()) || HasLeft()) && OutputIsComplete()) break;
     if (leave_with_ < 0) Wait();
   }
   for (auto& [generation, reader] : readers_) reader.thread.request_stop();
@@ -170,6 +185,7 @@ void Follower::Handle(const JobChanged& event) {
                             event.job.spec().max_restarts(), event.job.failure().message()));
   }
   job_ = event.job;
+  if (const std::string line = world_changes_.Update(job_); !line.empty()) screen_.Say(line);
   if (before != job_.state() && job_.state() == v1::JOB_STATE_RUNNING) Trace("running");
   if (const std::string waiting = WaitingLine(job_); waiting != waiting_said_) {
     waiting_said_ = waiting;
@@ -177,7 +193,7 @@ void Follower::Handle(const JobChanged& event) {
   }
   if (job_.has_progress()) meter_.Update(job_.progress(), SteadyNow());
   if (HasRun(job_)) StartReader();
-  if (HasEnded(job_.state()) && drain_until_.count() == 0) {
+  if ((HasEnded(job_.state()) || HasLeft()) && drain_until_.count() == 0) {
     Trace("ended");
     drain_until_ = SteadyNow() + DrainTime(job_);
   }
@@ -288,12 +304,9 @@ void Follower::Handle(const SignalAnswered& event) {
 }
 
 void Follower::OnSignal(int signal) {
-  if (IsUserSignal(signal)) {
-    threads_.emplace_back([this, signal, job_id = job_.job_id()] {
-      queue_.Push(SignalAnswered{signal, client_.Signal(job_id, signal).status()});
-    });
-    return;
-  }
+  if (signal == SIGTSTP) return Pause();
+  if (options_.signals.Forwards(signal)) return Send(signal, {});
+  if (options_.signals.Leaves(signal)) return Leave(signal);
   if (signal == SIGHUP && options_.detach_on_hangup) {
     leave_with_ = kExitSignalBase + signal;
     return;
@@ -302,10 +315,11 @@ void Follower::OnSignal(int signal) {
   ++signals_seen_;
   if (signals_seen_ == 1) {
     screen_.Say(fmt::format("cancelling {}; once more to kill it at once", job_.job_id()));
-    Cancel(false, (signal == SIGINT ? "by Ctrl-C" : "by " + SignalName(signal)) + Here());
+    Cancel(false, (signal == SIGINT ? "by Ctrl-C" : "by " + SignalName(signal)) + Here(),
+           FirstSignalOfRanks(signal));
   } else if (signals_seen_ == 2) {
     screen_.Say(fmt::format("killing {}", job_.job_id()));
-    Cancel(true, "by a second " + SignalName(signal) + Here());
+    Cancel(true, "by a second " + SignalName(signal) + Here(), 0);
   } else {
     // Without waiting: a cluster of this command stops its ranks when this process is gone.
     screen_.RemoveRows();
@@ -314,10 +328,75 @@ void Follower::OnSignal(int signal) {
   }
 }
 
-void Follower::Cancel(bool now, const std::string& reason) {
-  threads_.emplace_back([this, now, reason, job_id = job_.job_id()] {
-    queue_.Push(CancelAnswered{client_.Cancel(job_id, now, reason).status()});
+void Follower::Cancel(bool now, const std::string& reason, int first_signal) {
+  threads_.emplace_back([this, now, reason, first_signal, job_id = job_.job_id()] {
+    queue_.Push(CancelAnswered{client_.Cancel(job_id, now, reason, first_signal).status()});
   });
+}
+
+void Follower::Send(int signal, const std::vector<int>& ranks) {
+  threads_.emplace_back([this, signal, ranks, job_id = job_.job_id()] {
+    queue_.Push(SignalAnswered{signal, client_.Signal(job_id, signal, ranks).status()});
+  });
+}
+
+void Follower::Pause() {
+  if (std::exchange(pausing_, true)) return;
+  paused_.clear();
+  if (!options_.only_node.empty()) {
+    for (const auto& [rank, local_rank] : RanksHere()) paused_.push_back(rank);
+    if (paused_.empty()) {
+      queue_.Push(PauseAnswered{absl::FailedPreconditionError("no rank of the job runs here")});
+      return;
+    }
+  }
+  threads_.emplace_back([this, ranks = paused_, job_id = job_.job_id()] {
+    queue_.Push(PauseAnswered{client_.Signal(job_id, SIGSTOP, ranks).status()});
+  });
+}
+
+void Follower::Leave(int signal) {
+  if (!options_.can_leave) {
+    screen_.Say(options_.only_node.empty()
+                    ? fmt::format("{} cannot be left: it runs on this node alone", job_.job_id())
+                    : fmt::format("this node cannot leave {}: the job's coordinator runs here; one "
+                                  "that outlives each node is named with 'meshrun submit "
+                                  "--coordinator'",
+                                  job_.job_id()));
+    return;
+  }
+  if (std::exchange(leave_asked_, true)) return;
+  threads_.emplace_back([this, signal] {
+    v1::DrainNodeRequest request;
+    request.set_node(options_.only_node);
+    request.set_reason(signal == LeaveSignal() ? "by 'meshrun leave'" : "by " + SignalName(signal));
+    request.set_leaves(true);
+    queue_.Push(LeaveAnswered{client_.DrainNode(request).status()});
+  });
+}
+
+void Follower::Handle(const LeaveAnswered& event) {
+  leaves_ = event.status.ok();
+  leave_asked_ = leaves_;
+  screen_.Say(leaves_ ? fmt::format("{} leaves {}", options_.only_node, job_.job_id())
+                      : std::string(event.status.message()));
+}
+
+bool Follower::HasLeft() const {
+  return leaves_ && job_.state() == v1::JOB_STATE_RUNNING && RanksHere().empty();
+}
+
+void Follower::Handle(const PauseAnswered& event) {
+  pausing_ = false;
+  if (HasEnded(job_.state())) return;
+  screen_.Say(
+      event.status.ok()
+          ? fmt::format("the ranks of {}{} are stopped; fg continues them", job_.job_id(), Here())
+          : fmt::format("no rank was stopped: {}", std::string(event.status.message())));
+  screen_.RemoveRows();
+  screen_.Flush();
+  StopThisProcess();
+  if (event.status.ok()) Send(SIGCONT, paused_);
 }
 
 void Follower::Draw() {
@@ -350,6 +429,12 @@ int Follower::Finish() {
   if (!screen_.draws_bar()) screen_.ShowProgress(job_.job_id(), meter_, SteadyNow());
   screen_.Flush();
   SayLost();
+  if (HasLeft()) {
+    screen_.Say(fmt::format("{} has left {}, which goes on with {}", options_.only_node,
+                            job_.job_id(), Count(job_.world_size(), "rank")));
+    screen_.Flush();
+    return kExitOk;
+  }
   screen_.Write(Verdict(job_, options_.can_ask_later, screen_.error_style()));
   screen_.Flush();
   if (first_signal_ != 0 && job_.state() != v1::JOB_STATE_SUCCEEDED)

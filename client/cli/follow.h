@@ -2,7 +2,7 @@
 //
 // One thread draws. Another watches the job, and one for each generation reads its output; they put
 // what they get into a bounded queue (a flood of output waits in the ranks' files). Ctrl-C cancels
-// the job, a second one kills it, a third one leaves.
+// the job, a second one kills it, a third one leaves. Ctrl-Z stops the ranks and this process.
 #pragma once
 
 #include <functional>
@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "client/cli/output_pipe.h"
+#include "client/cli/signal_handling.h"
 #include "client/client.h"
 
 namespace meshrun::client {
@@ -19,8 +20,8 @@ struct FollowOptions {
   bool can_ask_later = true;
   // On SIGHUP: leave the job alone and go (true), or cancel it as on Ctrl-C.
   bool detach_on_hangup = true;
-  // SIGUSR1 and SIGUSR2 are passed on to the ranks; they must be blocked as the others are.
-  bool forward_user_signals = false;
+  // Its signals must be blocked before the process has threads.
+  SignalHandling signals;
   std::chrono::nanoseconds patience = std::chrono::seconds(60);
   // Processes that the job needs: a descriptor that is readable once the process has ended, and a
   // sentence for that case.
@@ -33,6 +34,8 @@ struct FollowOptions {
   // On one of several hosts: only the output of ranks on this node is shown, and `view` gets their
   // local ranks instead of their world ranks. Empty: all nodes.
   std::string only_node;
+  // `only_node` can leave the job: the coordinator is elsewhere.
+  bool can_leave = false;
   // What to say when the coordinator stays away, which is another host's; empty: what the client
   // says.
   std::function<std::string()> coordinator_lost;
@@ -43,7 +46,6 @@ struct FollowOptions {
   bool json = false;
 };
 
-// Termination signals must be blocked (os::BlockTerminationSignals) before the process has threads.
 // Returns the exit code.
 int Follow(Client& client, const v1::Job& job, const FollowOptions& options);
 

@@ -148,6 +148,7 @@ int Main(int argc, char** argv) {
   AddWait(flags, &commands);
   AddCancel(flags, &commands);
   AddSignal(flags, &commands);
+  AddLeave(flags, &commands);
   AddQueue(flags, &commands);
   AddPs(flags, &commands);
   AddDescribe(flags, &commands);

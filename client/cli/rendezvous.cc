@@ -48,14 +48,6 @@ constexpr std::string_view kNoEffect[] = {"last_call_timeout",
                                           "ssl_cert_key",
                                           "ca_cert"};
 
-// Termination signals are blocked: waits for one of them. 0: none came.
-int Pause(milliseconds time) {
-  const sigset_t set = os::TerminationSignals();
-  const timespec timeout = {.tv_sec = time.count() / 1000,
-                            .tv_nsec = time.count() % 1000 * 1'000'000};
-  return std::max(::sigtimedwait(&set, nullptr, &timeout), 0);
-}
-
 std::string HostName() {
   char name[256] = {};
   return ::gethostname(name, sizeof(name) - 1) == 0 && name[0] != '\0' ? name : "localhost";
@@ -75,15 +67,18 @@ std::string Difference(const v1::JobSpec& ours, const v1::JobSpec& theirs) {
   };
   const auto procs = [](const v1::JobSpec& spec) {
     const v1::ProcsPerNode& p = spec.procs_per_node();
-    return "--nproc-per-node " + (p.kind_case() == v1::ProcsPerNode::kGpu ? "gpu"
-                                  : p.kind_case() == v1::ProcsPerNode::kCpu
-                                      ? "cpu"
+    return "--nproc-per-node " + (p.kind_case() == v1::ProcsPerNode::kGpu   ? "gpu"
+                                  : p.kind_case() == v1::ProcsPerNode::kCpu ? "cpu"
+                                  : p.kind_case() == v1::ProcsPerNode::kNode
+                                      ? "N"
                                       : fmt::format("{}", std::max(p.count(), 1u)));
   };
+  const bool any_number = theirs.procs_per_node().kind_case() == v1::ProcsPerNode::kNode &&
+                          ours.procs_per_node().kind_case() == v1::ProcsPerNode::kCount;
   const std::pair<std::string, std::string> pairs[] = {
       {words(theirs), words(ours)},
       {nodes(theirs), nodes(ours)},
-      {procs(theirs), procs(ours)},
+      {procs(theirs), any_number ? procs(theirs) : procs(ours)},
       {"in " + theirs.working_dir(), "in " + ours.working_dir()}};
   for (const auto& [there, here] : pairs) {
     if (there != here) return fmt::format("node 0 runs '{}', and this node '{}'", there, here);
@@ -177,8 +172,10 @@ absl::StatusOr<RendezvousConf> ParseRendezvousConf(const std::string& text) {
 absl::StatusOr<std::unique_ptr<Rendezvous>> Rendezvous::Prepare(const RendezvousFlags& flags,
                                                                 const v1::JobSpec& spec,
                                                                 const JobContext& context,
+                                                                const SignalHandling& signals,
                                                                 int* signal) {
   std::unique_ptr<Rendezvous> out(new Rendezvous);
+  out->signals_ = signals;
   if (!flags.backend.empty() && flags.backend != "static" && flags.backend != "c10d") {
     return absl::InvalidArgumentError(fmt::format(
         "--rdzv-backend {}: node 0 brings meshrun's own coordinator: write static or c10d",
@@ -228,6 +225,16 @@ absl::StatusOr<std::unique_ptr<Rendezvous>> Rendezvous::Prepare(const Rendezvous
                                     : fmt::format("{}-{}", HostName(), ::getpid());
   MESHRUN_RETURN_IF_ERROR(out->TakeSecret(conf, flags, context, signal));
   return out;
+}
+
+int Rendezvous::Pause(milliseconds time) const {
+  const sigset_t set = signals_.Set();
+  const timespec timeout = {.tv_sec = time.count() / 1000,
+                            .tv_nsec = time.count() % 1000 * 1'000'000};
+  const int signal = ::sigtimedwait(&set, nullptr, &timeout);
+  // There are no ranks yet.
+  if (signal == SIGTSTP) StopThisProcess();
+  return signal > 0 && signals_.Ends(signal) ? signal : 0;
 }
 
 absl::Status Rendezvous::TakeSecret(const RendezvousConf& conf, const RendezvousFlags& flags,
@@ -295,10 +302,13 @@ absl::Status Rendezvous::TakeSecret(const RendezvousConf& conf, const Rendezvous
 
 std::string Rendezvous::Lost() const {
   const std::string why = WhyNobodyAnswers(endpoint_);
-  return fmt::format("node 0 at {} has gone: {}; this node's ranks are stopped", endpoint_.Text(),
-                     why == std::strerror(ECONNREFUSED) ? "its 'meshrun run' has ended"
-                     : why.empty()                      ? "the connection to it broke"
-                                   : fmt::format("the connection to it broke ({})", why));
+  return fmt::format(
+      "node 0 at {} has gone: {}; this node's ranks are stopped (a coordinator that "
+      "outlives each node: 'meshrun submit --coordinator')",
+      endpoint_.Text(),
+      why == std::strerror(ECONNREFUSED) ? "its 'meshrun run' has ended"
+      : why.empty()                      ? "the connection to it broke"
+                                         : fmt::format("the connection to it broke ({})", why));
 }
 
 void Rendezvous::AddTo(LocalCluster::Options* options) const {

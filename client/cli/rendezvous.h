@@ -13,6 +13,7 @@
 #include "client/cli/endpoint.h"
 #include "client/cli/flag_set.h"
 #include "client/cli/job_flags.h"
+#include "client/cli/signal_handling.h"
 #include "client/client.h"
 #include "client/local_cluster.h"
 #include "client/rendezvous_secret.h"
@@ -53,6 +54,7 @@ class Rendezvous {
   static absl::StatusOr<std::unique_ptr<Rendezvous>> Prepare(const RendezvousFlags& flags,
                                                              const v1::JobSpec& spec,
                                                              const JobContext& context,
+                                                             const SignalHandling& signals,
                                                              int* signal);
 
   // This node has the coordinator.
@@ -82,6 +84,11 @@ class Rendezvous {
   absl::Status TakeSecret(const RendezvousConf& conf, const RendezvousFlags& flags,
                           const JobContext& context, int* signal);
 
+  // Returns the signal that is to end the job, or 0 after `time`.
+  int Pause(std::chrono::milliseconds time) const;
+
+  // They are blocked.
+  SignalHandling signals_;
   bool host_ = false;
   Endpoint endpoint_;
   std::optional<uint32_t> node_rank_;

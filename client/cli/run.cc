@@ -17,6 +17,7 @@
 #include "client/job_spec.h"
 #include "client/local_cluster.h"
 #include "client/run_directory.h"
+#include "client/run_registry.h"
 #include "core/env_entries.h"
 #include "core/exit_codes.h"
 #include "core/job_spec.h"
@@ -34,6 +35,7 @@ struct RunFlags {
   RunOutputFlags output;
   uint32_t slots = 0;
   bool trace = false;
+  bool leave_on_signal = false;
   std::vector<std::string> ignored;
   RendezvousFlags rendezvous;
   std::string format;
@@ -134,6 +136,41 @@ bool IsAcrossHosts(const RunFlags& flags, const v1::JobSpec& spec) {
          !(f.node_rank.empty() && f.master_addr.empty() && f.endpoint.empty());
 }
 
+// Each node may start a number of ranks of its own, unless something depends on their being equal:
+// a mesh that fits no other number, or files that are chosen by ranks. Node 0 decides.
+bool LeavesRanksToNodes(const RunOutput& output, const v1::JobSpec& spec) {
+  return spec.procs_per_node().kind_case() == v1::ProcsPerNode::kCount && spec.mesh().empty() &&
+         !output.names_ranks();
+}
+
+// On another node than node 0.
+absl::Status CheckRanksOfNodes(const RunOutput& output, const v1::Job& job) {
+  if (job.spec().procs_per_node().kind_case() != v1::ProcsPerNode::kNode || !output.names_ranks()) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(
+      "--tee and --redirects with a rank (0:1): which ranks this node gets is known where all "
+      "nodes "
+      "start as many: give node 0 the same, or write 1, 2 or 3");
+}
+
+// Other commands of this user find the job by it. A host without a directory for that has no list of
+// runs, and its runs are as good.
+RunRegistration Register(const v1::Job& job, const LocalCluster& cluster,
+                         const Rendezvous* rendezvous) {
+  RegisteredRun run{.job_id = job.job_id(), .pid = ::getpid(), .address = cluster.address()};
+  if (rendezvous != nullptr) {
+    const Options options = rendezvous->ClientOptions();
+    run.address = options.address;
+    run.tls = options.security.tls;
+    run.node = rendezvous->node_name();
+    run.hosts = rendezvous->host();
+  }
+  const auto directory = RunRegistration::DefaultDirectory();
+  auto added = directory.ok() ? RunRegistration::Add(*directory, run) : directory.status();
+  return added.ok() ? *std::move(added) : RunRegistration();
+}
+
 // Not to the ranks, nor to what they start.
 void ForgetSecret() { ::unsetenv("MESHRUN_RDZV_SECRET"); }
 
@@ -141,7 +178,9 @@ int Run(const RunFlags& flags) {
   if (flags.trace) ::setenv("MESHRUN_TRACE", "1", 1);
   Trace("main");
   // Before any thread starts: Ctrl-C must reach the follower, and not end this process.
-  os::BlockTerminationSignals(/*user_signals=*/true);
+  const auto signals = HandlingOfRun(flags.job.handled_signals, flags.leave_on_signal);
+  if (!signals.ok()) return Fail(signals.status());
+  os::BlockSignals(signals->Set());
   const JobContext context = RealJobContext();
   // Nothing may change the environment beside a thread that reads it.
   ForgetSecret();
@@ -185,7 +224,7 @@ int Run(const RunFlags& flags) {
   std::unique_ptr<Rendezvous> rendezvous;
   int signal = 0;
   if (across_hosts) {
-    auto prepared = Rendezvous::Prepare(flags.rendezvous, spec, context, &signal);
+    auto prepared = Rendezvous::Prepare(flags.rendezvous, spec, context, *signals, &signal);
     if (signal != 0) return kExitSignalBase + signal;
     if (!prepared.ok()) return Fail(prepared.status());
     rendezvous = *std::move(prepared);
@@ -206,13 +245,22 @@ int Run(const RunFlags& flags) {
   local.slots = slots;
   local.trace = Trace;
   output->AddTo(&local);
-  if (rendezvous != nullptr) rendezvous->AddTo(&local);
+  if (rendezvous != nullptr) {
+    rendezvous->AddTo(&local);
+    local.worker_flags.insert(local.worker_flags.end(), {"--ranks", fmt::format("{}", ranks)});
+    if (rendezvous->host() && LeavesRanksToNodes(*output, spec)) {
+      spec.mutable_procs_per_node()->set_node(true);
+    }
+  }
   std::unique_ptr<Client> client;
   absl::StatusOr<v1::Job> job;
   if (rendezvous != nullptr && !rendezvous->host()) {
     job = rendezvous->AwaitJob(spec, &client, &signal);
     if (signal != 0) return kExitSignalBase + signal;
     if (!job.ok()) return Fail(job.status());
+    if (const absl::Status status = CheckRanksOfNodes(*output, *job); !status.ok()) {
+      return Fail(status);
+    }
   }
   auto cluster = LocalCluster::Start(local);
   if (!cluster.ok()) return Fail(Annotate(cluster.status(), "the local cluster did not start"));
@@ -246,6 +294,7 @@ int Run(const RunFlags& flags) {
   if (!job.ok()) return Fail(job.status());
   Trace("submitted");
 
+  const RunRegistration registration = Register(*job, **cluster, rendezvous.get());
   if (!output->log_dir.empty()) {
     Say(fmt::format("what the ranks write is kept in {}/{}", output->log_dir, job->job_id()));
   }
@@ -258,7 +307,7 @@ int Run(const RunFlags& flags) {
   follow.must_show_all = true;
   follow.can_ask_later = false;
   follow.detach_on_hangup = false;
-  follow.forward_user_signals = true;
+  follow.signals = *signals;
   follow.json = flags.format == "json";
   follow.patience = std::chrono::seconds(2);
   for (DaemonProcess* daemon : (*cluster)->daemons()) {
@@ -266,6 +315,7 @@ int Run(const RunFlags& flags) {
   }
   if (rendezvous == nullptr) return Follow(*client, *job, follow);
   follow.only_node = rendezvous->node_name();
+  follow.can_leave = !rendezvous->host();
   if (!rendezvous->host()) follow.coordinator_lost = [&] { return rendezvous->Lost(); };
   const int code = Follow(*client, *job, follow);
   if (rendezvous->host()) rendezvous->AwaitOthers(*client);
@@ -293,8 +343,10 @@ void AddRun(FlagSet& root, Commands* commands) {
       "secret\n"
       "  MESHRUN_RDZV_SECRET=... meshrun run --nnodes 2 --node-rank 1 --master-addr gpu0 train.py\n"
       "\n"
-      "Ctrl-C cancels the job, a second Ctrl-C kills it; SIGUSR1 and SIGUSR2 go to the ranks. "
-      "torchrun's PET_*\n"
+      "Ctrl-C cancels the job: its ranks get SIGINT, then SIGTERM. A second Ctrl-C kills it. "
+      "Ctrl-Z "
+      "stops this node's\n"
+      "ranks, and fg continues them. SIGUSR1 and SIGUSR2 go to the ranks. torchrun's PET_*\n"
       "variables stand for flags that are not given. Exit codes: 0 ok, 1 the job failed, 2 the "
       "call "
       "is wrong, 130\n"
@@ -310,6 +362,8 @@ void AddRun(FlagSet& root, Commands* commands) {
   AddRunOutputFlags(flags, &values->output);
   AddOutputFlag(flags, &values->format);
   AddRendezvousFlags(flags, &values->rendezvous);
+  flags.Switch("--leave-on-signal", &values->leave_on_signal,
+               "SIGTERM makes this node leave the job, which goes on, as 'meshrun leave' does");
   flags.Section("");
   flags.Switch("--trace-startup", &values->trace, "Say when each phase of the start ends");
   for (const char* name : {"--monitor-interval", "--start-method"}) {

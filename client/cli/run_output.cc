@@ -146,6 +146,10 @@ absl::StatusOr<RunOutput> RunOutput::Prepare(const RunOutputFlags& flags, uint32
   return out;
 }
 
+bool RunOutput::names_ranks() const {
+  return tee.find(':') != std::string::npos || redirects.find(':') != std::string::npos;
+}
+
 absl::Status RunOutput::CountFrom(std::optional<uint32_t> first) {
   for (const auto& [flag, text] :
        {std::pair<const char*, std::string*>{"--tee", &tee}, {"--redirects", &redirects}}) {

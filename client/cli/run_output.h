@@ -36,6 +36,8 @@ struct RunOutput {
   // the worker uses. `first`: the world rank of this host's first rank. INVALID_ARGUMENT: the flags
   // name ranks, and `first` is absent.
   absl::Status CountFrom(std::optional<uint32_t> first);
+  // Whether --tee or --redirects names ranks.
+  bool names_ranks() const;
   // The worker's flags.
   void AddTo(LocalCluster::Options* options) const;
 

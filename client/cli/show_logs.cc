@@ -83,7 +83,7 @@ int ShowLogs(Client& client, const LogQuery& query, int world_size, bool json) {
   OutputPipe pipe(screen, world_size, view);
   LogLines lines(query.job_id,
                  [&](std::string_view line) { screen.ShowBytes(/*is_stderr=*/false, line); });
-  const os::UniqueFd signals = SignalFd(/*user_signals=*/false);
+  const os::UniqueFd signals = SignalFd(SignalHandling());
   EventQueue queue;
   std::atomic<int> job_code = kExitOk;
   std::jthread reader([&](const std::stop_token& stop) {

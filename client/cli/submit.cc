@@ -32,7 +32,9 @@ struct SubmitFlags {
 int Run(const SubmitFlags& flags) {
   const bool json = flags.output == "json";
   // Before any thread starts: Ctrl-C must reach the follower, and not end this process.
-  if (flags.follow) os::BlockTerminationSignals();
+  const auto signals = HandlingOf(flags.job.handled_signals);
+  if (!signals.ok()) return Fail(signals.status());
+  if (flags.follow) os::BlockSignals(signals->Set());
   v1::JobSpec spec;
   if (!flags.file.empty()) {
     auto read = ReadJobFile(flags.file);
@@ -60,6 +62,7 @@ int Run(const SubmitFlags& flags) {
         too_big.empty() ? "" : ", which the present nodes cannot run: it waits for others"));
     FollowOptions follow;
     follow.json = json;
+    follow.signals = *signals;
     return Follow(**client, *job, follow);
   }
   // A reader that has gone must not end this process before the id is told.

@@ -1,15 +1,14 @@
 // What the two that show a job as it runs have in common: follow.h and show_logs.h.
 #pragma once
 
-#include <signal.h>
 #include <sys/signalfd.h>
 
 #include <chrono>
 
+#include "client/cli/signal_handling.h"
 #include "client/render/report.h"
 #include "core/clock.h"
 #include "core/os/fd.h"
-#include "core/os/process.h"
 #include "meshrun/v1/job.pb.h"
 
 namespace meshrun::client {
@@ -20,9 +19,9 @@ inline constexpr std::chrono::milliseconds kRelease(50);
 
 inline std::chrono::nanoseconds SteadyNow() { return Clock::Real().SteadyNow(); }
 
-// Readable when a termination signal has come; they must be blocked.
-inline os::UniqueFd SignalFd(bool user_signals) {
-  const sigset_t set = os::TerminationSignals(user_signals);
+// Readable when one of the handled signals has come; they must be blocked.
+inline os::UniqueFd SignalFd(const SignalHandling& handling) {
+  const sigset_t set = handling.Set();
   return os::UniqueFd(::signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK));
 }
 

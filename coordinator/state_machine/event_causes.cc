@@ -27,8 +27,9 @@ constexpr Named kJobEvents[] = {
     {"PrepareFailed", Kind::kFailure},   {"RanksWaitInVain", Kind::kFailure},
     {"CancelRequested", Kind::kRequest}, {"JobPreempted", Kind::kRequest},
     {"JobMoved", Kind::kRequest},        {"TimeLimitReached", Kind::kRequest},
-    {"GenerationStarted", Kind::kEnd},   {"JobSucceeded", Kind::kEnd},
-    {"JobFailed", Kind::kEnd},           {"JobCancelled", Kind::kEnd},
+    {"JobGrows", Kind::kRequest},        {"GenerationStarted", Kind::kEnd},
+    {"JobSucceeded", Kind::kEnd},        {"JobFailed", Kind::kEnd},
+    {"JobCancelled", Kind::kEnd},
 };
 
 // Events of a node alone: kFailure opens a cause, kEnd closes it.

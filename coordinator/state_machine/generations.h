@@ -103,7 +103,8 @@ class Generations {
   void OnHung(Job& job, int rank, const std::string& message);
 
   // Idempotent. `now` also ends the grace of a stop that is under way.
-  void Cancel(Job& job, bool now, const std::string& reason);
+  // `first_signal`: as in CancelJobRequest.
+  void Cancel(Job& job, bool now, const std::string& reason, int first_signal = 0);
   // Stops the ranks with the job's grace for `intent`, unless they are being stopped already, or
   // gives a generation up that has not started. `event` is recorded with the reason and
   // the node that it is about, if there is one.

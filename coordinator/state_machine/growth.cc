@@ -42,11 +42,32 @@ void Growth::GrowAll() {
     if (!result.placement.has_value() || result.placement->world_size <= job.view.world_size()) {
       continue;
     }
-    generations_.AskToQuiesce(job,
-                              fmt::format("grows from {} to {} ranks", job.view.world_size(),
-                                          result.placement->world_size),
-                              /*save=*/false);
+    const std::string reason = fmt::format("grows from {} to {} ranks", job.view.world_size(),
+                                           result.placement->world_size);
+    if (generations_.AskToQuiesce(job, reason, /*save=*/false)) continue;
+    if (growth == v1::GROWTH_AT_ONCE && MayRestart(job)) {
+      generations_.Stop(job, v1::STOP_INTENT_REQUEUE, "JobGrows", "", reason);
+    }
   }
+}
+
+bool Growth::MayRestart(const Job& job) {
+  if (job.finished() || job.phase() != JobPhase::kRunning) return false;
+  for (const v1::RankStatus& rank : job.view.ranks()) {
+    // A rank that has ended has done its part, or its end is judged elsewhere. One that lives on in
+    // process shows that the others will say so too.
+    if (rank.state() == v1::RANK_STATE_EXITED || LivesOn(rank)) return false;
+  }
+  const SteadyNanos known = job.running_since + kTimeToSay;
+  if (context_.now >= known) return true;
+  again_.Set(job.id(), known);
+  return false;
+}
+
+bool Growth::PopDue() {
+  bool any = false;
+  while (again_.PopDue(context_.now).has_value()) any = true;
+  return any;
 }
 
 }  // namespace meshrun::coordinator

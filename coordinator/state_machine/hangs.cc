@@ -46,13 +46,13 @@ void Hangs::OnProgress(const StepChange& change) {
   if (step <= watch.step && !change.fell) return;
   if (watch.step >= 0) {
     ++watch.intervals;
-    watch.longest = std::max(watch.longest, context_.now - watch.at);
+    watch.longest = std::max(watch.longest, context_.now - WaitsSince(job, watch));
     KeepLongest(job, watch);
   }
   if (watch.suspected) {
-    context_.Record(
-        "StepsGoOn", job.id(), "",
-        fmt::format("step {} after {} without one", step, FormatDuration(context_.now - watch.at)));
+    context_.Record("StepsGoOn", job.id(), "",
+                    fmt::format("step {} after {} without one", step,
+                                FormatDuration(context_.now - WaitsSince(job, watch))));
   }
   watch.step = step;
   watch.at = context_.now;
@@ -63,6 +63,10 @@ void Hangs::OnProgress(const StepChange& change) {
   } else {
     deadlines_.Clear(job.id());
   }
+}
+
+SteadyNanos Hangs::WaitsSince(const Job& job, const Watch& watch) {
+  return std::max(watch.at, job.resumed_at);
 }
 
 void Hangs::KeepLongest(Job& job, const Watch& watch) {
@@ -101,7 +105,7 @@ std::pair<int, std::string> Hangs::Evidence(const Job& job, const Watch& watch) 
     }
   }
   std::string text = fmt::format("no step after step {} for {}", watch.step,
-                                 FormatDuration(context_.now - watch.at));
+                                 FormatDuration(context_.now - WaitsSince(job, watch)));
   int culprit = -1;
   if (!waiting.empty() && !silent.empty()) {
     text +=
@@ -144,6 +148,7 @@ std::optional<Hangs::Verdict> Hangs::NextHung() {
       continue;
     }
     Watch& watch = found->second;
+    if (PutOff(*job, watch)) continue;
     if (!watch.suspected) {
       Suspect(*job, watch);
       continue;
@@ -156,6 +161,16 @@ std::optional<Hangs::Verdict> Hangs::NextHung() {
     return Verdict{job, rank, "the job hangs: " + std::move(text)};
   }
   return std::nullopt;
+}
+
+bool Hangs::PutOff(const Job& job, Watch& watch) {
+  const auto limit = Limit(job, watch);
+  if (!limit.has_value()) return false;
+  const SteadyNanos since = job.view.has_paused_since() ? context_.now : WaitsSince(job, watch);
+  if (since + *limit <= context_.now) return false;
+  watch.suspected = false;
+  deadlines_.Set(job.id(), since + *limit);
+  return true;
 }
 
 void Hangs::Postpone() { deadlines_.PostponeTo(context_.now + kFloor); }

@@ -71,8 +71,12 @@ class Hangs {
     bool suspected = false;
   };
   void KeepLongest(Job& job, const Watch& watch);
+  // When it began to wait for the next step: a pause does not count.
+  static SteadyNanos WaitsSince(const Job& job, const Watch& watch);
   // Absent: not watched.
   std::optional<std::chrono::nanoseconds> Limit(const Job& job, const Watch& watch) const;
+  // True: its ranks are paused, or were until lately. It is looked at again later.
+  bool PutOff(const Job& job, Watch& watch);
   void Suspect(Job& job, Watch& watch);
   // The rank to blame, or -1, and a sentence.
   std::pair<int, std::string> Evidence(const Job& job, const Watch& watch) const;

@@ -9,6 +9,7 @@
 
 #include "coordinator/state_machine/state_machine.h"
 #include "core/job_spec.h"
+#include "core/signal_name.h"
 
 namespace meshrun::coordinator {
 namespace {
@@ -149,12 +150,20 @@ void StateMachine::Cancel(uint64_t call_id, const v1::CancelJobRequest& request)
     context.Reply(call_id, named.status());
     return;
   }
+  if (request.first_signal() < 0 || request.first_signal() > kHighestSignal) {
+    context.Reply(call_id, absl::InvalidArgumentError(fmt::format(
+                               "first_signal: {} is not the number of a signal: write 1 to {}",
+                               request.first_signal(), kHighestSignal)));
+    return;
+  }
   const bool changes = std::any_of(named->begin(), named->end(), [&](const Job* job) {
     return !job->ended() &&
            (!job->record.cancel_requested() || (request.now() && !job->record.cancel_now()));
   });
   if (!changes) parts_->audit.IsRepeated();
-  for (Job* const job : *named) parts_->generations.Cancel(*job, request.now(), request.reason());
+  for (Job* const job : *named) {
+    parts_->generations.Cancel(*job, request.now(), request.reason(), request.first_signal());
+  }
   v1::CancelJobResponse response;
   *response.mutable_job() = parts_->jobs.View(*named->front(), /*with_ranks=*/false);
   context.Reply(call_id, std::move(response));

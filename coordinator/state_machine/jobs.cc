@@ -234,6 +234,11 @@ void JobTable::Enter(Job& job, JobPhase phase, std::string reason) {
   if (same_state) return;
   Count(job);
   IndexWaits(job);
+  // Ranks that are told to end go on; new ones have never been paused.
+  if (state != v1::JOB_STATE_RUNNING) {
+    job.record.clear_paused_ranks();
+    job.view.clear_paused_since();
+  }
   if (state == v1::JOB_STATE_RUNNING && MaxNodes(job.view.spec()) > MinNodes(job.view.spec())) {
     elastic_.insert(job.id());
   } else {
@@ -264,6 +269,29 @@ void JobTable::Enter(Job& job, JobPhase phase, std::string reason) {
       Shorten(job.view.mutable_spec(), &job.record);
     CountBytes(job);
   }
+}
+
+void JobTable::SetPaused(Job& job, const std::vector<int>& ranks, bool paused) {
+  std::set<int> left(job.record.paused_ranks().begin(), job.record.paused_ranks().end());
+  for (int i = 0; i < (ranks.empty() ? job.view.ranks_size() : static_cast<int>(ranks.size()));
+       ++i) {
+    const int rank = ranks.empty() ? i : ranks[i];
+    if (paused) {
+      left.insert(rank);
+    } else {
+      left.erase(rank);
+    }
+  }
+  job.record.mutable_paused_ranks()->Assign(left.begin(), left.end());
+  Changed(job);
+  if (job.view.has_paused_since() == !left.empty()) return;
+  if (left.empty()) {
+    job.view.clear_paused_since();
+    job.resumed_at = context_.now;
+  } else {
+    *job.view.mutable_paused_since() = ToProtoTimestamp(context_.wall);
+  }
+  run_clock_.OnState(job.view);
 }
 
 void JobTable::SetStopDeadline(const Job& job) {

@@ -90,6 +90,8 @@ struct Job {
   SteadyNanos running_since{0};
   // Since when the job is in the queue and not held; set for jobs with a queue timeout.
   std::optional<SteadyNanos> queued_since;
+  // When the last of its paused ranks went on, as far as this term knows.
+  SteadyNanos resumed_at{0};
   // Ranks that stand still.
   std::set<int> quiesced;
   Curve curve;
@@ -269,6 +271,8 @@ class JobTable {
   void OnPolicy();
   // Deadline of the job's state, if it has one.
   std::optional<SteadyNanos> Deadline(const Job& job) const { return deadlines_.Of(job.id()); }
+  // Ranks of a running job were sent SIGSTOP, or SIGCONT: `ranks`, or all where it is empty.
+  void SetPaused(Job& job, const std::vector<int>& ranks, bool paused);
   // A stop that is under way has only so much longer.
   void ShortenStop(Job& job, std::chrono::nanoseconds grace);
   // As clients see it: the reason of a queued job is derived here.

@@ -46,6 +46,7 @@ void MemberCommands::Stop(const Job& job, const Member& member, std::chrono::nan
   v1::OpenSessionResponse message = MessageTo(*node, job.id(), job.view.generation());
   *message.mutable_stop()->mutable_grace() = ToProtoDuration(grace);
   message.mutable_stop()->set_reason(job.view.reason());
+  message.mutable_stop()->set_first_signal(job.record.cancel_signal());
   context_.Send(node->session_id, std::move(message));
 }
 

@@ -30,6 +30,8 @@ uint32_t ProcsOn(const v1::JobSpec& spec, const v1::Node& node) {
       return std::max(node.resources().cores(), 1u);
     case v1::ProcsPerNode::kCount:
       return std::max(spec.procs_per_node().count(), 1u);
+    case v1::ProcsPerNode::kNode:
+      return std::max(node.resources().ranks(), 1u);
     case v1::ProcsPerNode::KIND_NOT_SET:
       break;
   }

@@ -387,7 +387,7 @@ void Queue::ExpireDue() {
     Node* const node = nodes_.Find(*node_id);
     if (node == nullptr || !node->record.drained()) continue;
     v1::DrainNodeResponse unused;
-    MoveJobs(*node, /*dry=*/false, &unused);
+    MoveJobs(*node, Move::kRestartable, &unused);
   }
 }
 

@@ -125,8 +125,12 @@ class Queue {
   std::vector<Holder> Holders() const;
   // When the job has given its nodes back at the latest, if it runs or begins now.
   std::optional<SteadyNanos> GoneBy(const Job& job) const;
-  // Stops the jobs on the node that may be started elsewhere; what it would do, if `dry`.
-  void MoveJobs(Node& node, bool dry, v1::DrainNodeResponse* response);
+  // Stops jobs on the node, so that they go on elsewhere: those that may be started anew, or all.
+  // With kNone it only answers what kRestartable would do.
+  enum class Move { kNone, kRestartable, kAll };
+  void MoveJobs(Node& node, Move which, v1::DrainNodeResponse* response);
+  // FAILED_PRECONDITION: a job has no more nodes than it needs.
+  absl::Status CheckMayLeave(const Node& node) const;
 
   Context& context_;
   NodeTable& nodes_;

@@ -1,5 +1,6 @@
 // What people ask of jobs and of nodes: hold, release, priorities, signals, drain, undrain, remove.
 #include <fmt/format.h>
+#include <signal.h>
 
 #include <algorithm>
 #include <string>
@@ -7,18 +8,12 @@
 #include <vector>
 
 #include "coordinator/state_machine/queue.h"
+#include "core/job_spec.h"
 #include "core/proto_time.h"
 #include "core/signal_name.h"
 #include "core/text.h"
 
 namespace meshrun::coordinator {
-namespace {
-
-// SIGRTMAX on Linux.
-constexpr int kHighestSignal = 64;
-
-}  // namespace
-
 void Queue::UpdateJob(uint64_t call_id, const v1::UpdateJobRequest& request) {
   const auto named = jobs_.Named(request.job_id());
   if (!named.ok()) return context_.Reply(call_id, named.status());
@@ -62,7 +57,7 @@ void Queue::Update(Job& job, const v1::UpdateJobRequest& request) {
 void Queue::SignalJob(uint64_t call_id, const v1::SignalJobRequest& request) {
   const auto found = jobs_.Lookup(request.job_id());
   if (!found.ok()) return context_.Reply(call_id, found.status());
-  const Job& job = **found;
+  Job& job = **found;
   if (request.signal() < 1 || request.signal() > kHighestSignal) {
     return context_.Reply(call_id, absl::InvalidArgumentError(fmt::format(
                                        "{} is not the number of a signal: write 1 to {}",
@@ -111,6 +106,10 @@ void Queue::SignalJob(uint64_t call_id, const v1::SignalJobRequest& request) {
     *message.mutable_signal_ranks() = std::move(ranks);
     context_.Send(node->session_id, std::move(message));
   }
+  if (request.signal() == SIGSTOP || request.signal() == SIGCONT) {
+    jobs_.SetPaused(job, {request.ranks().begin(), request.ranks().end()},
+                    request.signal() == SIGSTOP);
+  }
   v1::SignalJobResponse response;
   *response.mutable_job() = jobs_.View(job, /*with_ranks=*/false);
   context_.Reply(call_id, std::move(response));
@@ -120,6 +119,11 @@ void Queue::DrainNode(uint64_t call_id, const v1::DrainNodeRequest& request) {
   const auto found = nodes_.Lookup(request.node());
   if (!found.ok()) return context_.Reply(call_id, found.status());
   Node& node = **found;
+  if (request.leaves()) {
+    if (absl::Status status = CheckMayLeave(node); !status.ok()) {
+      return context_.Reply(call_id, std::move(status));
+    }
+  }
   std::string reason = request.reason().empty() ? "drained by a client" : request.reason();
   v1::Node& record = node.record;
   record.set_drained(true);
@@ -139,9 +143,13 @@ void Queue::DrainNode(uint64_t call_id, const v1::DrainNodeRequest& request) {
                   fmt::format("{}: {}{}", record.name(), record.drained_because(), when));
   nodes_.Recomposed(node);
   v1::DrainNodeResponse response;
-  MoveJobs(node, /*dry=*/true, &response);
-  if (!request.has_deadline()) response.clear_moving();
-  ExpireDue();
+  if (request.leaves()) {
+    MoveJobs(node, Move::kAll, &response);
+  } else {
+    MoveJobs(node, Move::kNone, &response);
+    if (!request.has_deadline()) response.clear_moving();
+    ExpireDue();
+  }
   *response.mutable_node() = record;
   context_.Reply(call_id, std::move(response));
 }
@@ -189,24 +197,38 @@ void Queue::RemoveNode(uint64_t call_id, const v1::RemoveNodeRequest& request) {
   context_.Reply(call_id, std::move(response));
 }
 
-void Queue::MoveJobs(Node& node, bool dry, v1::DrainNodeResponse* response) {
+absl::Status Queue::CheckMayLeave(const Node& node) const {
+  for (const std::string& job_id : node.jobs) {
+    Job* const job = jobs_.Find(job_id);
+    const Member* const member = job == nullptr ? nullptr : job->FindMember(node.id());
+    if (member == nullptr || member->ended) continue;
+    const uint32_t least = MinNodes(job->view.spec());
+    if (job->members_alive > least) continue;
+    return absl::FailedPreconditionError(
+        fmt::format("{} cannot leave: job {} needs at least {}, and runs on {}", node.record.name(),
+                    job_id, Count(least, "node"), job->members_alive));
+  }
+  return absl::OkStatus();
+}
+
+void Queue::MoveJobs(Node& node, Move which, v1::DrainNodeResponse* response) {
   const std::set<std::string> here(node.jobs.begin(), node.jobs.end());
   for (const std::string& job_id : here) {
     Job* const job = jobs_.Find(job_id);
     const Member* const member = job == nullptr ? nullptr : job->FindMember(node.id());
     if (member == nullptr || member->ended) continue;
-    if (!job->MayRunAgain()) {
+    if (which != Move::kAll && !job->MayRunAgain()) {
       response->add_staying(job_id);
       continue;
     }
     response->add_moving(job_id);
-    if (dry) continue;
+    if (which == Move::kNone) continue;
     const std::string reason =
         fmt::format("moved away from {}: {}", node.record.name(), node.record.drained_because());
     if (generations_.AskToQuiesce(*job, reason, /*save=*/true)) continue;
     generations_.Stop(*job, v1::STOP_INTENT_REQUEUE, "JobMoved", node.id(), reason);
   }
-  if (dry) return;
+  if (which == Move::kNone) return;
   node.record.clear_drain_deadline();
   nodes_.Changed(node);
 }

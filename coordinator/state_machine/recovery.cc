@@ -329,7 +329,7 @@ void Generations::Finish(Job& job, JobPhase end, std::string reason) {
   jobs_.SetPhase(job, end, std::move(reason));
 }
 
-void Generations::Cancel(Job& job, bool now, const std::string& reason) {
+void Generations::Cancel(Job& job, bool now, const std::string& reason, int first_signal) {
   if (job.ended()) return;
   if (now && !job.record.cancel_now()) {
     job.record.set_cancel_now(true);
@@ -338,6 +338,7 @@ void Generations::Cancel(Job& job, bool now, const std::string& reason) {
   if (!job.record.cancel_requested()) {
     job.record.set_cancel_requested(true);
     job.record.set_cancel_reason(reason.empty() ? "cancelled by a client" : reason);
+    job.record.set_cancel_signal(first_signal);
     context_.Record("CancelRequested", job.id(), "", job.record.cancel_reason());
     jobs_.Changed(job);
   }

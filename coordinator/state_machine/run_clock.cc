@@ -13,7 +13,7 @@ void RunClock::OnState(v1::Job& job) {
   const v1::JobState state = job.state();
   const bool on_hosts = state == v1::JOB_STATE_ADMITTED || state == v1::JOB_STATE_RENDEZVOUS ||
                         state == v1::JOB_STATE_RUNNING || state == v1::JOB_STATE_QUIESCING;
-  if (!on_hosts) {
+  if (!on_hosts || job.has_paused_since()) {
     if (job.has_running_since()) {
       *job.mutable_run_time() = ToProtoDuration(Used(job));
       job.clear_running_since();

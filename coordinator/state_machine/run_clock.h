@@ -12,12 +12,12 @@
 namespace meshrun::coordinator {
 
 // Runs from a job's RUNNING until it is in the queue again or has ended; a change of generation in
-// between does not stop it.
+// between does not stop it. It stands still while ranks are paused.
 class RunClock {
  public:
   explicit RunClock(Context& context) : context_(context) {}
 
-  // The state of the job has changed. Keeps run_time and running_since of the job up to date, from
+  // The state of the job has changed, or whether it is paused. Keeps run_time and running_since of the job up to date, from
   // which a restarted coordinator goes on, by its wall clock.
   void OnState(v1::Job& job);
 

@@ -65,6 +65,7 @@ Actions StateMachine::Step(const v1::StateEvent& event) {
     bool looked = parts_->queue.PlaceJobs();
     // Jobs that made room without having run have given their nodes back at once.
     if (context.placement_due) looked |= parts_->queue.PlaceJobs();
+    looked |= parts_->growth.PopDue();
     if (looked && !parts_->queue.WaitsForNodes()) parts_->growth.GrowAll();
     AnswerSubmitted();
     parts_->peers.TellAll();
@@ -93,7 +94,7 @@ std::optional<SteadyNanos> StateMachine::NextDeadline() const {
        {parts_->nodes.NextDeadline(), parts_->jobs.NextDeadline(), parts_->store.NextDeadline(),
         parts_->blocked.NextDeadline(), parts_->peers.NextDeadline(), parts_->hangs.NextDeadline(),
         parts_->departures.NextDeadline(), parts_->flight_records.NextDeadline(),
-        parts_->queue.NextDeadline(), parts_->jobs.NextTelling()}) {
+        parts_->queue.NextDeadline(), parts_->jobs.NextTelling(), parts_->growth.NextDeadline()}) {
     if (deadline.has_value() && (!next.has_value() || *deadline < *next)) next = deadline;
   }
   return next;

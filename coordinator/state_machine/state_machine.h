@@ -93,7 +93,7 @@ class StateMachine {
     Departures departures{context, nodes, jobs};
     Continuation continuation{context, nodes, jobs, departures};
     Generations generations{context, nodes, jobs, store, blocked, peers, departures, continuation};
-    Growth growth{nodes, jobs, departures, continuation, generations};
+    Growth growth{context, nodes, jobs, departures, continuation, generations};
     Hangs hangs{context, nodes, jobs, blocked};
     Stragglers stragglers{context, jobs};
     Queue queue{context, nodes, jobs, departures, generations};

@@ -204,19 +204,24 @@ void OpenMissingStandardStreams(MissingOutput output, char** argv) {
   if (taken && argv != nullptr) ::execv(SelfPath().c_str(), argv);
 }
 
-sigset_t TerminationSignals(bool user_signals) {
+bool IsIgnored(int signal) {
+  struct sigaction action = {};
+  return ::sigaction(signal, nullptr, &action) == 0 && action.sa_handler == SIG_IGN;
+}
+
+sigset_t TerminationSignals() {
   sigset_t set;
   sigemptyset(&set);
-  for (const int signal : {SIGTERM, SIGINT, SIGHUP, SIGQUIT}) sigaddset(&set, signal);
-  if (user_signals) {
-    for (const int signal : {SIGUSR1, SIGUSR2}) sigaddset(&set, signal);
+  for (const int signal : {SIGTERM, SIGINT, SIGHUP, SIGQUIT}) {
+    if (!IsIgnored(signal)) sigaddset(&set, signal);
   }
   return set;
 }
 
-void BlockTerminationSignals(bool user_signals) {
-  const sigset_t set = TerminationSignals(user_signals);
-  pthread_sigmask(SIG_BLOCK, &set, nullptr);
+void BlockTerminationSignals() { BlockSignals(TerminationSignals()); }
+
+void BlockSignals(const sigset_t& signals) {
+  pthread_sigmask(SIG_BLOCK, &signals, nullptr);
   // A peer that closes its socket is an error of that call, not the end of the process.
   ::signal(SIGPIPE, SIG_IGN);
 }

@@ -363,7 +363,11 @@ TEST_F(CommandTest, SeveralRunsFormOneJobByTorchrunsFlags) {
   const std::vector<std::string> command = {
       "sh", "-c", "echo $GROUP_RANK $LOCAL_RANK $RANK of $WORLD_SIZE [$MESHRUN_RDZV_SECRET]"};
   os::SpawnOptions options;
-  options.argv = words(0, command);
+  const auto with_tee = [](std::vector<std::string> call, const std::string& logs) {
+    call.insert(call.begin() + 2, {"--log-dir", logs, "--tee", "0:1", "-r", "1:2"});
+    return call;
+  };
+  options.argv = with_tee(words(0, command), directory_ + "/logs0");
   const os::UniqueFd out(
       ::open((directory_ + "/node0").c_str(), O_CREAT | O_WRONLY | O_CLOEXEC, 0600));
   options.stdout_fd = options.stderr_fd = out.get();
@@ -373,12 +377,9 @@ TEST_F(CommandTest, SeveralRunsFormOneJobByTorchrunsFlags) {
   const Result other = Wait(StartProgram(words(1, {"true"})));
   EXPECT_EQ(other.code, 2);
   EXPECT_THAT(other.err, HasSubstr("and this node 'true': call both alike"));
-  std::vector<std::string> call = words(1, command);
   // Local ranks: 0 of this node is 2 of the world.
   const std::string logs = directory_ + "/logs";
-  const std::vector<std::string> tee = {"--log-dir", logs, "--tee", "0:1", "-r", "1:2"};
-  call.insert(call.begin() + 2, tee.begin(), tee.end());
-  const Result node1 = Wait(StartProgram(call));
+  const Result node1 = Wait(StartProgram(with_tee(words(1, command), logs)));
   EXPECT_EQ(node1.code, 0) << node1.err;
   std::vector<std::string> kept;
   for (const auto& entry : std::filesystem::recursive_directory_iterator(logs)) {
@@ -448,7 +449,7 @@ TEST_F(CommandTest, AKilledRunIsNamedByTheOtherNode) {
     // With node 0 the coordinator ends: whether the job's report comes first is a race of the two.
     const std::string gone = fmt::format(
         "node 0 at 127.0.0.1:{} has gone: its 'meshrun run' has ended; this node's ranks are "
-        "stopped\n",
+        "stopped",
         port);
     if (killed == 0) {
       EXPECT_THAT(result.err, ::testing::AnyOf(HasSubstr(gone), HasSubstr(ended)));

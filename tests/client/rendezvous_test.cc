@@ -133,7 +133,7 @@ std::string Refusal(const RendezvousFlags& flags, const std::string& secret = ""
     return std::nullopt;
   };
   int signal = 0;
-  const auto prepared = Rendezvous::Prepare(flags, spec, context, &signal);
+  const auto prepared = Rendezvous::Prepare(flags, spec, context, {}, &signal);
   if (prepared.ok()) return "";
   EXPECT_EQ(prepared.status().code(), absl::StatusCode::kInvalidArgument) << prepared.status();
   return Error(prepared.status());
@@ -182,7 +182,7 @@ TEST(RendezvousFlagsTest, WhoHasTheEndpointsAddressIsNodeZero) {
     flags.endpoint = endpoint;
     flags.conf = conf;
     int signal = 0;
-    const auto prepared = Rendezvous::Prepare(flags, spec, context, &signal);
+    const auto prepared = Rendezvous::Prepare(flags, spec, context, {}, &signal);
     EXPECT_TRUE(prepared.ok()) << prepared.status();
     return prepared.ok() && (*prepared)->host();
   };

@@ -117,7 +117,8 @@ TEST_F(ScriptsTest, EveryCommandThatTellsSomethingHasJson) {
   const std::vector<std::string> all = commands({});
   EXPECT_THAT(all, ::testing::IsSupersetOf({"run", "submit", "logs", "ca", "dev", "version"}));
   for (const std::string& name : all) {
-    if (name == "completion") continue;  // Prints a script.
+    // The first prints a script, the second nothing.
+    if (name == "completion" || name == "leave") continue;
     std::vector<std::vector<std::string>> calls;
     const std::string help = Run({name, "--help"}).out;
     if (help.find("--output") == std::string::npos) {
@@ -380,7 +381,9 @@ TEST_F(ScriptsTest, WrongCallsAreToldBeforeAnythingStarts) {
   expect_wrong({"run", "--nproc", "100000", "true"}, "4096");
   expect_wrong({"run", "--nproc", "4096", "true"}, "(8 for each of");
   expect_wrong({"run", "--event-log-handler", "console", "true"}, "meshrun events");
-  expect_wrong({"run", "--signals-to-handle", "SIGTERM,SIGUSR1", "true"}, "SIGUSR1 does not end");
+  expect_wrong({"run", "--signals-to-handle", "SIGTERM,SIGKILL", "true"},
+               "SIGKILL cannot be handled by any program");
+  expect_wrong({"run", "--signals-to-handle", "SIGWINCH", "true"}, "SIGWINCH does not end a job");
   expect_wrong({"submit", "--export", "NOT_THERE", "--", "true"}, "NOT_THERE is not set here");
   expect_wrong({"submit", "--export", "NONE,A=1", "--", "true"}, "NONE stands alone");
   const Result gone = Wait(StartProgram(
@@ -513,9 +516,10 @@ TEST_F(ScriptsTest, CompletionIsForThreeShellsAndNamesShippedJobs) {
   const Result bash = Wait(StartProgram(
       {"/bin/bash", "-c",
        "source <($0 completion bash); COMP_WORDS=(meshrun dev u); COMP_CWORD=2; _meshrun; echo "
-       "${COMPREPLY[@]}; COMP_WORDS=(meshrun run --nproc-per); _meshrun; echo ${COMPREPLY[@]}",
+       "${COMPREPLY[@]}; COMP_WORDS=(meshrun run --nproc-per); _meshrun; echo ${COMPREPLY[@]}; "
+       "COMP_WORDS=(meshrun run --recovery re); COMP_CWORD=3; _meshrun; echo ${COMPREPLY[@]}",
        Meshrun()}));
-  EXPECT_EQ(bash.out, "up\n--nproc-per-node\n") << bash.err;
+  EXPECT_EQ(bash.out, "up\n--nproc-per-node\nrespawn\n") << bash.err;
 }
 
 }  // namespace

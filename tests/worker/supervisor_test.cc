@@ -10,8 +10,10 @@
 #include <unistd.h>
 
 #include <cstring>
+#include <map>
 
 #include "core/os/files.h"
+#include "core/os/process_stat.h"
 #include "core/proto_time.h"
 #include "tests/worker/support/supervisor_harness.h"
 
@@ -156,6 +158,53 @@ TEST(SupervisorTest, StopTerminatesAndKillsAfterTheGrace) {
   EXPECT_EQ(exits[1].signal(), SIGKILL);
   EXPECT_TRUE(exits[0].teardown());
   EXPECT_TRUE(exits[1].teardown());
+  EXPECT_TRUE(supervisor.Await(Response::kEnded));
+}
+
+TEST(SupervisorTest, AStopsFirstSignalComesBeforeSigterm) {
+  SupervisorHarness supervisor;
+  supervisor.AddRank("trap 'exit 7' INT; echo $$ > 0.pid; while :; do sleep 1000 & wait; done");
+  supervisor.AddRank(
+      "trap '' INT; trap 'exit 8' TERM; echo $$ > 1.pid; while :; do sleep 1000 & wait; done");
+  supervisor.AddRank("trap '' INT TERM; echo $$ > 2.pid; while :; do sleep 1000; done");
+  supervisor.Spawn();
+  supervisor.Connect();
+  supervisor.Start();
+  for (const char* pid : {"0.pid", "1.pid", "2.pid"}) AwaitPid(supervisor.Path(pid));
+  supervisor.Stop(milliseconds(900), SIGINT);
+  std::map<int, int> ends;
+  for (const v1::RankExit& exit : supervisor.AwaitExits(3)) {
+    ends[exit.rank()] = exit.signal() != 0 ? -exit.signal() : exit.exit_code();
+  }
+  EXPECT_THAT(ends,
+              ::testing::ElementsAre(std::pair(0, 7), std::pair(1, 8), std::pair(2, -SIGKILL)));
+}
+
+TEST(SupervisorTest, StoppedRanksGoOnWhenTheyAreToEnd) {
+  SupervisorHarness supervisor;
+  supervisor.AddRank("trap 'exit 7' TERM; echo $$ > pid; while :; do sleep 1000 & wait; done");
+  supervisor.Spawn();
+  supervisor.Connect();
+  supervisor.Start();
+  AwaitPid(supervisor.Path("pid"));
+  supervisor.Signal(1, 0, SIGSTOP);
+  supervisor.Stop(std::chrono::hours(1));
+  EXPECT_EQ(supervisor.AwaitExits(1).at(0).exit_code(), 7);
+}
+
+TEST(SupervisorTest, AProcessThatARankHasStartedStopsAndGoesOnWithIt) {
+  SupervisorHarness supervisor;
+  supervisor.AddRank("sleep 1000 & echo $! > pid; wait");
+  supervisor.Spawn();
+  supervisor.Connect();
+  supervisor.Start();
+  const pid_t child = AwaitPid(supervisor.Path("pid"));
+  const auto state = [child] { return os::ReadProcessStat(child)->state; };
+  supervisor.Signal(1, 0, SIGSTOP);
+  EXPECT_TRUE(testing::Eventually([&] { return state() == 'T'; }));
+  supervisor.Signal(1, 0, SIGCONT);
+  EXPECT_TRUE(testing::Eventually([&] { return state() == 'S'; }));
+  supervisor.Stop(milliseconds(0));
   EXPECT_TRUE(supervisor.Await(Response::kEnded));
 }
 

@@ -56,7 +56,7 @@ void Generations::Handle(const v1::OpenSessionResponse& message) {
         "stopping a generation",
         {{"job", key.first}, {"generation", key.second}, {"reason", message.stop().reason()}});
     StopProcesses(*generation.processes(), FromProto(message.stop().grace()),
-                  message.stop().reason());
+                  message.stop().reason(), message.stop().first_signal());
   } else if (message.has_peer_news()) {
     generation.Tell(message.peer_news());
   } else if (message.has_collect_flight_records()) {
@@ -97,7 +97,8 @@ void Generations::HandleAbsent(const Key& key, const v1::OpenSessionResponse& me
   uint64_t& ends_as = ends_as_[key.first];
   ends_as = std::max(ends_as, key.second);
   if (message.has_stop()) {
-    StopProcesses(*older, FromProto(message.stop().grace()), message.stop().reason());
+    StopProcesses(*older, FromProto(message.stop().grace()), message.stop().reason(),
+                  message.stop().first_signal());
   } else if (message.has_start()) {
     StopProcesses(*older, Find(KeysOf(*older).back())->generation->kill_grace(),
                   fmt::format("generation {}, which follows, is not here", key.second));

@@ -225,7 +225,7 @@ class Generations {
 
   // generations_stop.cc
   void StopProcesses(RankProcesses& processes, std::chrono::nanoseconds grace,
-                     const std::string& reason);
+                     const std::string& reason, int first_signal = 0);
   void GiveUpPreparing();
 
   // generations_dumps.cc

@@ -9,9 +9,9 @@
 namespace meshrun::worker {
 
 void Generations::StopProcesses(RankProcesses& processes, std::chrono::nanoseconds grace,
-                                const std::string& reason) {
+                                const std::string& reason, int first_signal) {
   for (const Key& key : KeysOf(processes)) Find(key)->generation->TellStopping(reason);
-  processes.Stop(grace);
+  processes.Stop(grace, first_signal);
 }
 
 void Generations::StopAllAfterTheyMoved(const std::string& reason) {

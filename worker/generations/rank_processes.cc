@@ -123,10 +123,11 @@ void RankProcesses::Start(const v1::GenerationRecord& generation) {
   if (link_) link_->Send(request);
 }
 
-void RankProcesses::Stop(std::chrono::nanoseconds grace) {
+void RankProcesses::Stop(std::chrono::nanoseconds grace, int first_signal) {
   stopping_ = true;
   v1::SupervisorRequest request;
   *request.mutable_stop()->mutable_grace() = ToProtoDuration(grace);
+  request.mutable_stop()->set_first_signal(first_signal);
   if (link_ && !ended_) link_->Send(request);
 }
 

@@ -57,8 +57,9 @@ class RankProcesses {
 
   // Starts what the generation starts; its record should be durable by then.
   void Start(const v1::GenerationRecord& generation);
-  // SIGTERM, and SIGKILL after the grace; a second one can only shorten it.
-  void Stop(std::chrono::nanoseconds grace);
+  // SIGTERM, before it `first_signal` where that is not 0, and SIGKILL after the grace. A second
+  // stop can only shorten the grace.
+  void Stop(std::chrono::nanoseconds grace, int first_signal = 0);
   void StopAlone(const std::vector<ProcessName>& names, std::chrono::nanoseconds grace);
   // To these processes, as far as they live; not to what they have started.
   void Signal(const std::vector<ProcessName>& names, int signal);

@@ -56,6 +56,7 @@ v1::Resources TakeInventory(const InventoryOverrides& overrides) {
   resources.set_cores(overrides.cores.value_or(os::WholeCores()));
   resources.set_slots(overrides.slots.value_or(std::max(resources.cores(), kLeastSlots)));
   resources.set_memory_bytes(overrides.memory_bytes.value_or(MemoryBytes()));
+  resources.set_ranks(overrides.ranks);
   std::vector<v1::Gpu> gpus = ListGpus();
   if (overrides.visible_devices) gpus = VisibleGpus(gpus, *overrides.visible_devices);
   for (v1::Gpu& gpu : gpus) *resources.add_gpus() = std::move(gpu);

@@ -17,6 +17,8 @@ struct InventoryOverrides {
   std::optional<uint32_t> cores;
   std::optional<uint32_t> slots;
   std::optional<uint64_t> memory_bytes;
+  // As in Resources.
+  uint32_t ranks = 0;
   // CUDA_VISIBLE_DEVICES of the daemon: the others are not offered.
   std::optional<std::string> visible_devices;
 };

@@ -33,6 +33,9 @@ constexpr milliseconds kLinger(200);
 // reads /proc, so the pauses grow.
 constexpr milliseconds kKillAgain(20);
 constexpr milliseconds kKillAgainAtMost(1000);
+// For what handles the first signal of a stop, such as Python's KeyboardInterrupt, before SIGTERM.
+constexpr milliseconds kFirstSignalTime(2000);
+constexpr int kFirstSignalPartOfGrace = 3;
 
 // All but those by which the kernel tells of this process's own faults. Most would end it by
 // default, and its ranks with it: nobody would know of what.
@@ -54,8 +57,14 @@ bool IsRoutine(int signal) {
 
 // To the rank's process group: a shell between us and the program passes no signal on. Right after
 // the fork the group does not exist yet.
-void Terminate(pid_t pid) {
-  if (::kill(-pid, SIGTERM) != 0) ::kill(pid, SIGTERM);
+void SignalGroup(pid_t pid, int signal) {
+  if (::kill(-pid, signal) != 0) ::kill(pid, signal);
+}
+
+// Processes that were stopped (SIGSTOP) take no other signal before they go on.
+void End(pid_t pid, int signal) {
+  SignalGroup(pid, signal);
+  SignalGroup(pid, SIGCONT);
 }
 
 }  // namespace
@@ -116,7 +125,7 @@ std::vector<pollfd> Supervisor::PollSet() const {
 int Supervisor::PollTimeout(Time now) const {
   Time next = DaemonLives() ? Time::max() : lease_end_;
   if (phase_ != Phase::kEnded) next = std::min(next, kill_at_);
-  next = std::min({next, progress_at_, start_at_});
+  next = std::min({next, progress_at_, start_at_, terminate_at_});
   if (search_) next = std::min(next, search_->deadline());
   for (const Rank& rank : ranks_) next = std::min({next, rank.kill_at, rank.drained_by});
   auto wait = std::chrono::ceil<milliseconds>(next - now).count();
@@ -158,6 +167,10 @@ void Supervisor::AtTime(Time now) {
     if (!abandoned_) Abandon("its daemon has been silent for longer than the lease");
   }
   if (now >= start_at_) ContinueStarting(now);
+  if (now >= terminate_at_) {
+    terminate_at_ = Time::max();
+    if (phase_ == Phase::kStopping) EndRanks(SIGTERM);
+  }
   KillAlone(now);
   for (Rank& rank : ranks_) {
     if (now < rank.drained_by) continue;
@@ -210,7 +223,7 @@ void Supervisor::Handle(const v1::SupervisorRequest& request) {
       break;
     case v1::SupervisorRequest::kStop:
       if (request.stop().processes().empty()) {
-        Stop(FromProto(request.stop().grace()));
+        Stop(FromProto(request.stop().grace()), request.stop().first_signal());
       } else {
         StopAlone(request.stop());
       }
@@ -242,7 +255,7 @@ void Supervisor::EndSearch(v1::ProgramFound found) {
   if (start_) Start(*std::exchange(start_, std::nullopt));
 }
 
-void Supervisor::Stop(std::chrono::nanoseconds grace) {
+void Supervisor::Stop(std::chrono::nanoseconds grace, int first_signal) {
   // An exit that happened before this stop is not a consequence of it.
   Reap();
   if (phase_ == Phase::kPrepared) {
@@ -253,14 +266,22 @@ void Supervisor::Stop(std::chrono::nanoseconds grace) {
   if (phase_ != Phase::kRunning && phase_ != Phase::kStopping) return;
   stop_sent_ = true;
   if (phase_ == Phase::kRunning && grace.count() > 0) {
-    for (const Rank& rank : ranks_) {
-      if (rank.pid <= 0 || rank.reaped) continue;
-      Terminate(rank.pid);
+    const bool terminates = first_signal == 0 || first_signal == SIGTERM;
+    EndRanks(terminates ? SIGTERM : first_signal);
+    if (!terminates) {
+      terminate_at_ = Now() + std::min<std::chrono::nanoseconds>(kFirstSignalTime,
+                                                                 grace / kFirstSignalPartOfGrace);
     }
   }
   phase_ = Phase::kStopping;
   // A second stop can only shorten the grace.
   kill_at_ = std::min(kill_at_, Now() + grace);
+}
+
+void Supervisor::EndRanks(int signal) {
+  for (const Rank& rank : ranks_) {
+    if (rank.pid > 0 && !rank.reaped) End(rank.pid, signal);
+  }
 }
 
 void Supervisor::StopAlone(const v1::SupervisorStop& stop) {
@@ -272,7 +293,7 @@ void Supervisor::StopAlone(const v1::SupervisorStop& stop) {
         continue;
       }
       const auto grace = FromProto(stop.grace());
-      if (!std::exchange(rank.stop_sent, true) && grace.count() > 0) Terminate(rank.pid);
+      if (!std::exchange(rank.stop_sent, true) && grace.count() > 0) End(rank.pid, SIGTERM);
       rank.kill_at = std::min(rank.kill_at, Now() + grace);
     }
   }
@@ -283,8 +304,13 @@ void Supervisor::Signal(const v1::SupervisorSignal& signal) {
   Reap();
   for (const v1::SupervisedProcess& process : signal.processes()) {
     for (const Rank& rank : ranks_) {
-      if (rank.launch.generation() == process.generation() &&
-          rank.launch.rank() == process.rank() && rank.pid > 0 && !rank.exited) {
+      if (rank.launch.generation() != process.generation() ||
+          rank.launch.rank() != process.rank() || rank.pid <= 0 || rank.exited) {
+        continue;
+      }
+      if (signal.signal() == SIGSTOP || signal.signal() == SIGCONT) {
+        SignalGroup(rank.pid, signal.signal());
+      } else {
         ::kill(rank.pid, signal.signal());
       }
     }
@@ -386,7 +412,7 @@ void Supervisor::ReadSignals() {
     stopped_by_ = fmt::format("the ranks' supervisor was sent {}", terminated_by);
     Say(fmt::format("stopping its ranks: {}", stopped_by_));
   }
-  Stop(FromProto(options_.launch.kill_grace()));
+  Stop(FromProto(options_.launch.kill_grace()), /*first_signal=*/0);
 }
 
 }  // namespace meshrun::worker

@@ -11,6 +11,9 @@
 //   RUNNING, STOPPING  --fence time over (SupervisorPing)--> KILLING
 //   RUNNING            --SIGTERM, SIGINT, SIGQUIT--> STOPPING, as by a stop; no other one ends it
 //
+// A stop sends ranks SIGTERM. It may name a signal that goes first; then SIGTERM follows after a
+// while.
+//
 // The lease is over when the daemon has been silent for so long; it does not count while a daemon
 // is connected that has sent a fence time.
 //
@@ -115,7 +118,9 @@ class Supervisor {
   void StartNow();
   absl::StatusOr<pid_t> Spawn(Rank& rank, const v1::SupervisorStart& start);
   void Refuse(const std::string& why);
-  void Stop(std::chrono::nanoseconds grace);
+  void Stop(std::chrono::nanoseconds grace, int first_signal);
+  // To all ranks that have not ended.
+  void EndRanks(int signal);
   void StopAlone(const v1::SupervisorStop& stop);
   void Signal(const v1::SupervisorSignal& signal);
   // Processes that were stopped alone, when their grace is over.
@@ -187,6 +192,8 @@ class Supervisor {
   std::optional<v1::SupervisorStart> starting_;
   Time start_at_ = Time::max();
   Time start_until_ = Time::max();
+  // When SIGTERM follows the first signal of a stop.
+  Time terminate_at_ = Time::max();
   // When KILLING begins (RUNNING, STOPPING), and when it tries again (KILLING).
   Time kill_at_ = Time::max();
   std::chrono::milliseconds kill_again_{0};

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <csignal>
 
+#include "coordinator/state_machine/growth.h"
 #include "tests/coordinator/state_machine/continuation_fixture.h"
 
 namespace meshrun::coordinator::testing {
@@ -426,6 +427,38 @@ TEST_F(ContinuationTest, GrowsAtOnceWhenANodeComes) {
   EXPECT_EQ(h.job(id).restarts(), 0u);
   EXPECT_TRUE(second.Carries(id));
   EXPECT_EQ(h.job(id).ranks(0).assignment().process_generation(), 1u);
+}
+
+TEST_F(ContinuationTest, RanksThatCannotGoOnInProcessAreStartedAnewToGrowAtOnce) {
+  FakeWorker& first = h.AddWorker("node1");
+  v1::JobSpec spec = Elastic(1, 3);
+  spec.set_growth(v1::GROWTH_AT_ONCE);
+  const std::string id = Run(spec);
+  // Within the first seconds they may still say that they go on.
+  h.AddWorker("node2");
+  EXPECT_EQ(h.job(id).generation(), 1u);
+  h.Advance(Growth::kTimeToSay);
+  ASSERT_EQ(h.state(id), v1::JOB_STATE_RUNNING) << h.job(id).reason();
+  EXPECT_EQ(h.job(id).world_size(), 2u);
+  EXPECT_EQ(h.job(id).restarts(), 0u);
+  EXPECT_EQ(h.job(id).restarts_charged(), 0u);
+  h.Advance(Growth::kTimeToSay);
+  h.AddWorker("node3");
+  EXPECT_EQ(h.job(id).world_size(), 3u);
+  EXPECT_TRUE(h.HasEvent("JobGrows"));
+  EXPECT_EQ(Count(first, &v1::OpenSessionResponse::has_stop), 2);
+}
+
+TEST_F(ContinuationTest, AJobOfWhichARankHasFinishedIsNotStartedAnewToGrow) {
+  FakeWorker& first = h.AddWorker("node1", 2);
+  v1::JobSpec spec = Elastic(1, 3, 2);
+  spec.set_growth(v1::GROWTH_AT_ONCE);
+  const std::string id = Run(spec);
+  h.Advance(Growth::kTimeToSay);
+  h.Say(first, {first.Exit(id, 0, 0)});
+  h.AddWorker("node2", 2);
+  h.Advance(Growth::kTimeToSay);
+  EXPECT_EQ(h.job(id).generation(), 1u);
 }
 
 TEST_F(ContinuationTest, GrowsAtTheNextCheckpointByDefault) {

@@ -259,6 +259,9 @@ void FillScalars(v1::JobRecord& record) {
       case FieldDescriptor::CPPTYPE_BOOL:
         reflection.SetBool(&record, field, true);
         break;
+      case FieldDescriptor::CPPTYPE_INT32:
+        reflection.SetInt32(&record, field, 3 + i);
+        break;
       case FieldDescriptor::CPPTYPE_INT64:
         reflection.SetInt64(&record, field, 3 + i);
         break;
@@ -294,6 +297,7 @@ TEST_F(DurabilityTest, EveryFieldOfAJobsRecordSurvivesARestart) {
   record.set_gpus_per_proc(2);
   record.add_env()->set_name("TOKEN");
   record.add_waits_for("ok:train-0");
+  record.add_paused_ranks(1);
   record.mutable_longest_step()->set_seconds(7);
   record.mutable_held_time()->set_slot_seconds(7);
   record.mutable_held_time()->set_gpu_seconds(8);
@@ -303,7 +307,8 @@ TEST_F(DurabilityTest, EveryFieldOfAJobsRecordSurvivesARestart) {
   record.mutable_generation_since();
   record.mutable_queued_since();
   FillScalars(record);
-  // A job in the queue has no ranks that wait.
+  // A job in the queue has no ranks that wait or are paused.
+  record.clear_paused_ranks();
   record.set_survivors_wait(false);
   record.set_quiesce_asked(false);
   v1::StateEvent event;

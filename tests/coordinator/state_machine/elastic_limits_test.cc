@@ -176,6 +176,28 @@ TEST_F(ElasticLimitsTest, AnotherMachineWithTheIdentityOfALostNodeWaitsForItsFen
   EXPECT_EQ(h.state(id), v1::JOB_STATE_RUNNING) << h.job(id).reason();
 }
 
+TEST_F(ElasticLimitsTest, APauseIsNoHang) {
+  FakeWorker& worker = Add("node1");
+  v1::JobSpec spec = Elastic(1, 1);
+  *spec.mutable_hang_timeout() = ToProtoDuration(seconds(30));
+  const std::string id = Run(spec);
+  const auto send = [&](int signal) {
+    v1::StateEvent event;
+    event.mutable_signal_job()->set_job_id(id);
+    event.mutable_signal_job()->set_signal(signal);
+    ASSERT_TRUE(h.answer(h.Call(std::move(event))).status.ok());
+  };
+  Report(worker, id, 0, 1);
+  h.Advance(seconds(20));
+  send(SIGSTOP);
+  h.Advance(seconds(600));
+  send(SIGCONT);
+  h.Advance(seconds(29));
+  EXPECT_FALSE(h.HasEvent("HangSuspected"));
+  h.Advance(seconds(1));
+  EXPECT_TRUE(h.HasEvent("HangSuspected"));
+}
+
 TEST_F(ElasticLimitsTest, StepsThatCountAnewInEachEpochAreNoHang) {
   FakeWorker& worker = Add("node1");
   const std::string id = Run(Elastic(1, 1));

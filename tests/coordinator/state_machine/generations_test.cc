@@ -336,6 +336,37 @@ TEST_F(GenerationTest, CancelGivesTheGraceAndCancelNowTakesIt) {
   EXPECT_FALSE(h.job(id).has_failure());
 }
 
+TEST_F(GenerationTest, TheFirstCancelsSignalGoesFirstAlsoAfterAReconnectAndARestart) {
+  FakeWorker& worker = h.AddWorker("node1");
+  worker.stubborn = true;
+  const std::string id = h.Submit(MakeSpec(1, 2));
+  v1::StateEvent event;
+  event.mutable_cancel_job()->set_job_id(id);
+  event.mutable_cancel_job()->set_first_signal(SIGINT);
+  EXPECT_TRUE(h.answer(h.Call(event)).status.ok());
+  EXPECT_EQ(LastStop(worker).first_signal(), SIGINT);
+  event.mutable_cancel_job()->set_first_signal(SIGUSR1);
+  EXPECT_TRUE(h.answer(h.Call(event)).status.ok());
+  h.Disconnect(worker);
+  worker.received.clear();
+  h.StartCoordinator();
+  h.Connect(worker);
+  EXPECT_EQ(LastStop(worker).first_signal(), SIGINT);
+  event.mutable_cancel_job()->set_first_signal(65);
+  EXPECT_EQ(h.answer(h.Call(event)).status.code(), absl::StatusCode::kInvalidArgument);
+}
+
+TEST_F(GenerationTest, WhatEndsRanksOtherwiseIsSigtermAlone) {
+  FakeWorker& worker = h.AddWorker("node1");
+  FakeWorker& other = h.AddWorker("node2");
+  worker.stubborn = true;
+  const std::string id = h.Submit(MakeSpec(2, 1));
+  h.Say(other, other.ExitAll(id, 1));
+  EXPECT_EQ(LastStop(worker).first_signal(), 0);
+  h.Cancel(h.Submit(MakeSpec(1, 1)));
+  EXPECT_EQ(LastStop(worker).first_signal(), 0);
+}
+
 TEST_F(GenerationTest, CancelDuringRendezvousLeavesNothing) {
   FakeWorker& worker = h.AddWorker("node1");
   FakeWorker& slow = h.AddWorker("node2");

@@ -159,6 +159,36 @@ TEST_F(QueueTest, TimeInTheQueueAndOutagesOfTheCoordinatorDoNotShiftTheLimit) {
   EXPECT_EQ(h.state(id), v1::JOB_STATE_FAILED);
 }
 
+TEST_F(QueueTest, TheTimeLimitStandsStillWhileRanksArePaused) {
+  FakeWorker& worker = h.AddWorker("node1");
+  const std::string id = h.Submit(Limited(MakeSpec(1, 2), minutes(2)));
+  const auto send = [&](int signal, std::vector<int> ranks) {
+    v1::StateEvent event;
+    event.mutable_signal_job()->set_job_id(id);
+    event.mutable_signal_job()->set_signal(signal);
+    event.mutable_signal_job()->mutable_ranks()->Add(ranks.begin(), ranks.end());
+    ASSERT_TRUE(h.answer(h.Call(std::move(event))).status.ok());
+  };
+  h.Advance(minutes(1));
+  send(SIGSTOP, {});
+  EXPECT_TRUE(h.job(id).has_paused_since());
+  h.Advance(minutes(10));
+  // A restarted coordinator knows of the pause.
+  h.StartCoordinator();
+  h.Connect(worker);
+  h.Advance(minutes(10));
+  send(SIGCONT, {1});
+  h.Advance(minutes(10));
+  EXPECT_TRUE(h.job(id).has_paused_since());
+  send(SIGCONT, {0});
+  EXPECT_FALSE(h.job(id).has_paused_since());
+  h.Advance(seconds(59));
+  EXPECT_EQ(h.state(id), v1::JOB_STATE_RUNNING);
+  h.Advance(seconds(1));
+  EXPECT_EQ(h.job(id).failure().cause(), v1::FAILURE_CAUSE_TIME_LIMIT);
+  EXPECT_FALSE(h.job(id).has_paused_since());
+}
+
 TEST_F(QueueTest, AJobThatFinishesWhileItIsStoppedHasSucceeded) {
   FakeWorker& worker = h.AddWorker("node1");
   worker.stubborn = true;

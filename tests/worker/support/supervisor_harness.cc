@@ -115,9 +115,10 @@ void SupervisorHarness::PingWithFence(std::chrono::milliseconds good_for) {
   Send(request);
 }
 
-void SupervisorHarness::Stop(std::chrono::milliseconds grace) {
+void SupervisorHarness::Stop(std::chrono::milliseconds grace, int first_signal) {
   v1::SupervisorRequest request;
   *request.mutable_stop()->mutable_grace() = ToProtoDuration(grace);
+  request.mutable_stop()->set_first_signal(first_signal);
   Send(request);
 }
 

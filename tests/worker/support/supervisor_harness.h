@@ -33,7 +33,7 @@ class SupervisorHarness {
   // A rank that AddRank has not added, for a later generation. Started by StartLater.
   v1::RankLaunch LaterRank(uint64_t generation, int rank, const std::string& script);
   void StartLater(const v1::RankLaunch& launch);
-  void Stop(std::chrono::milliseconds grace);
+  void Stop(std::chrono::milliseconds grace, int first_signal = 0);
   void StopAlone(uint64_t generation, int rank, std::chrono::milliseconds grace);
   void Signal(uint64_t generation, int rank, int signal);
   void Ping();
