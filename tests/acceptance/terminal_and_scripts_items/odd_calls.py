@@ -28,7 +28,7 @@ def calls(site, job, bad):
     yield ["run", "--nproc", cores * 8 + 1, "true"], 2, "(8 for each of"
     yield ["run", "--nproc", cores + 1, "true"], 0, f"{cores + 1} ranks share {cores} core"
     yield ["run", "--event-log-handler", "console", "true"], 2, "meshrun events"
-    yield ["run", "--signals-to-handle", "SIGUSR1", "true"], 2, "SIGUSR1 does not end a job here"
+    yield ["run", "--signals-to-handle", "SIGKILL", "true"], 2, "SIGKILL cannot be handled by any program"
     yield ["run", "--role", "r", "--", "sh", "-c", "echo $ROLE_NAME"], 0, "r\n"
     yield ["run", "--nnodes", 2, "true"], 2, "call it on each host with --node-rank"
     yield ["run", "--nnodes", 2, "--node_rank", 1, "--master_addr", "h", "true"], 2, "needs the secret that node 0 at h:29500"
