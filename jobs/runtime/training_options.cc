@@ -1,21 +1,13 @@
 #include "jobs/runtime/training_options.h"
 
 #include <CLI/CLI.hpp>
-#include <filesystem>
 #include <iostream>
 
 #include "jobs/runtime/job.h"
+#include "jobs/runtime/words.h"
 
 namespace meshrun::jobs {
 namespace {
-
-// An output file can be written only where its directory exists; better said before training than
-// after.
-std::string check_directory(const std::string& path) {
-  const std::filesystem::path directory = std::filesystem::path(path).parent_path();
-  if (path.empty() || directory.empty() || std::filesystem::is_directory(directory)) return "";
-  return "the directory " + directory.string() + " does not exist";
-}
 
 void add_schedule(CLI::App& app, const CommandLine& line, TrainingOptions& options) {
   app.add_option("--steps", options.steps, "Training steps")->check(CLI::Range(int64_t{1}, kMany));

@@ -23,4 +23,12 @@ inline std::string absolute(const std::string& path) {
   return path.empty() ? "" : std::filesystem::absolute(path).lexically_normal().string();
 }
 
+// For CLI11. An output file can be written only where its directory exists; better said before the
+// work than after it.
+inline std::string check_directory(const std::string& path) {
+  const std::filesystem::path directory = std::filesystem::path(path).parent_path();
+  if (path.empty() || directory.empty() || std::filesystem::is_directory(directory)) return "";
+  return "the directory " + directory.string() + " does not exist";
+}
+
 }  // namespace meshrun::jobs

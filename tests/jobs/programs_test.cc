@@ -514,6 +514,37 @@ TEST_F(ProgramsTest, AHalfSetEnvironmentIsAUsageErrorThatNamesWhatIsMissing) {
   EXPECT_THAT(results[0].output, HasSubstr("MASTER_ADDR"));
 }
 
+TEST_F(ProgramsTest, VerifyFindsNothingWrongWhateverTheNumberOfRanks) {
+  for (const int ranks : {1, 3}) {
+    SCOPED_TRACE(ranks);
+    const auto results = run("verify", {"--dir", directory_, "--report", path("verify.json")},
+                             ranks == 1 ? std::vector<Variables>{{}} : env_ranks(ranks));
+    expect_success(results);
+    EXPECT_THAT(results[0].output, HasSubstr("0 wrong"));
+    const auto report = nlohmann::json::parse(std::ifstream(path("verify.json")));
+    EXPECT_EQ(report.at("ok"), true);
+    EXPECT_EQ(report.at("topology").at("ranks"), ranks);
+    EXPECT_EQ(report.at("rows").back().at("stage"), "recovery");
+    EXPECT_EQ(report.at("rows").back().at("result"), "not_run");
+  }
+  // The checkpoint is gone.
+  for (const auto& entry : fs::directory_iterator(directory_)) {
+    EXPECT_THAT(entry.path().filename().string(), Not(HasSubstr("meshrun-verify-")));
+  }
+}
+
+TEST_F(ProgramsTest, VerifyNamesADirectoryThatTakesNoCheckpointAndFails) {
+  const auto results = run("verify", {"--dir", "/proc", "--report", path("verify.json")}, {{}});
+  EXPECT_EQ(results[0].exit_code, 1) << results[0].output;
+  EXPECT_THAT(results[0].output, HasSubstr("\nverify: files, saved and read back: "));
+  const auto report = nlohmann::json::parse(std::ifstream(path("verify.json")));
+  EXPECT_EQ(report.at("ok"), false);
+  EXPECT_THAT(report.at("first_wrong").get<std::string>(), HasSubstr("<dir>/meshrun-verify-"));
+  const auto usage = run("verify", {"--dir", "/no/such/directory"}, {{}});
+  EXPECT_EQ(usage[0].exit_code, 2);
+  EXPECT_THAT(usage[0].output, HasSubstr("/no/such/directory"));
+}
+
 TEST_F(ProgramsTest, TheRecipesUsageIsOneSentence) {
   for (const char* const steps : {"many", "20x", "0", "99999999999999999999"}) {
     const auto results = run("ddp_recipe", {steps}, {{}});

@@ -1,0 +1,58 @@
+#include "jobs/verify/stage_clock.h"
+
+#include <utility>
+
+namespace meshrun::verify {
+
+StageClock::StageClock(OnLate on_late)
+    : on_late_(std::move(on_late)), thread_([this] { watch(); }) {}
+
+StageClock::~StageClock() {
+  {
+    const MutexLock lock(mutex_);
+    is_over_ = true;
+  }
+  changed_.NotifyAll();
+  thread_.join();
+}
+
+void StageClock::begin(const std::string& stage, std::chrono::seconds limit) {
+  {
+    const MutexLock lock(mutex_);
+    stage_ = stage;
+    limit_ = limit;
+    until_ = std::chrono::steady_clock::now() + limit;
+  }
+  changed_.NotifyAll();
+}
+
+void StageClock::end() {
+  const MutexLock lock(mutex_);
+  until_.reset();
+}
+
+std::string StageClock::stage() const {
+  const MutexLock lock(mutex_);
+  return stage_;
+}
+
+void StageClock::watch() {
+  std::string stage;
+  std::chrono::seconds limit{0};
+  {
+    const MutexLock lock(mutex_);
+    while (!is_over_ && !(until_ && std::chrono::steady_clock::now() >= *until_)) {
+      if (until_) {
+        changed_.WaitUntil(mutex_, *until_);
+      } else {
+        changed_.Wait(mutex_);
+      }
+    }
+    if (is_over_) return;
+    stage = stage_;
+    limit = limit_;
+  }
+  on_late_(stage, limit);
+}
+
+}  // namespace meshrun::verify

@@ -1,0 +1,239 @@
+#include "jobs/verify/verification.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <iostream>
+
+#include "ATen/Functions.h"
+#include "agent/agent.h"
+#include "core/exit_codes.h"
+#include "jobs/runtime/all_reduce.h"
+#include "jobs/runtime/error_file.h"
+#include "jobs/runtime/words.h"
+#include "jobs/verify/conformance.h"
+#include "jobs/verify/persistence.h"
+#include "jobs/verify/rates.h"
+#include "jobs/verify/topology.h"
+#include "parallel/checkpoint/atomic_file.h"
+#include "parallel/comm/flight_record_file.h"
+#include "parallel/manager/distributed_manager.h"
+
+namespace meshrun::verify {
+namespace {
+
+using std::chrono::seconds;
+
+constexpr seconds kStageLimit{30};
+// So that rank 0 is the first to end, with the report.
+constexpr seconds kOthersWait{3};
+
+// How often this job was started again so far.
+int restarts() {
+  const char* const text = std::getenv("TORCHELASTIC_RESTART_COUNT");
+  return text == nullptr ? 0 : std::atoi(text);
+}
+
+// Empty outside meshrun, where no job is started again.
+std::string job_id() {
+  const char* const text = std::getenv("MESHRUN_JOB_ID");
+  return text == nullptr ? "" : text;
+}
+
+constexpr char kWithoutCollectives[] = "collectives are wrong here, and all of it uses them";
+
+void print(const std::string& line) { std::cout << line + "\n" << std::flush; }
+
+}  // namespace
+
+Verification::Verification(const Options& options)
+    : options_(options),
+      rank_(DistributedManager::get().rank()),
+      report_(job_id(), [this](const std::string& line) { keep(line); }),
+      clock_([this](const std::string& stage, seconds limit) { end_late(stage, limit); }) {
+  report_.replace(options_.directory, "<dir>");
+}
+
+Verification::Phase Verification::common_phase() {
+  DistributedManager& manager = DistributedManager::get();
+  const at::Tensor phase = jobs::all_reduced(*manager.world(), manager.device(),
+                                             at::full({1}, static_cast<int64_t>(phase_), at::kLong),
+                                             c10d::ReduceOp::MAX);
+  return static_cast<Phase>(phase.item<int64_t>());
+}
+
+void Verification::keep(const std::string& line) {
+  print(line);
+  save(/*is_finished=*/false);
+}
+
+void Verification::save(bool is_finished) const {
+  if (options_.report.empty()) return;
+  write_file_atomically(options_.report,
+                        report_.file(std::chrono::steady_clock::now() - start_, is_finished));
+}
+
+void Verification::take_up() {
+  if (rank_ != 0 || options_.report.empty() || !std::filesystem::exists(options_.report)) return;
+  if (!report_.take_up(read_file(options_.report))) return;
+  print("verify: goes on with the report of the ranks that were lost");
+}
+
+void Verification::run(ElasticContext& elastic) {
+  clock_.begin("meeting", kStageLimit);
+  exchange_.emplace();
+  const Phase phase = common_phase();
+  clock_.end();
+  const bool is_anew = phase == kBegins && restarts() > 0;
+  if (phase == kIsUnderWay || is_anew) {
+    // A new rank 0 knows it from the file alone.
+    if (phase_ == kBegins) take_up();
+    const std::string last = report_.last_stage();
+    fail("a rank was lost" + (last.empty() ? "" : " in the stage '" + last + "' or the next") +
+         ": its log and 'meshrun why' say how it ended");
+    return;
+  }
+  if (phase == kBegins) {
+    phase_ = kIsUnderWay;
+    stages();
+    recovery(elastic);
+  } else if (phase == kKills) {
+    phase_ = kKills;
+    go_on(elastic);
+  }
+  phase_ = kIsOver;
+}
+
+void Verification::stages() {
+  if (rank_ == 0) {
+    print(heading());
+    // A file that cannot be written is found out now, and its error ends the job.
+    save(/*is_finished=*/false);
+  }
+  Hosts hosts = find_hosts();
+  run_stage("topology", kStageLimit,
+            [&](Stage& stage) { describe_topology(stage, report_, hosts); });
+  if (!options_.gpu_check.empty()) {
+    run_stage("kernels", kStageLimit, [&](Stage& stage) {
+      const std::string& result = options_.gpu_check;
+      stage.judge("gpu-check",
+                  {result == "passed"   ? Result::kOk
+                   : result == "failed" ? Result::kWrong
+                                        : Result::kNotRun,
+                   result == "no-gpu" ? "no GPU" : result + ": its table stands before this one"});
+    });
+  }
+  run_stage("clocks", kStageLimit, [&](Stage& stage) { measure_clocks(stage, hosts); });
+  run_stage("memory", kStageLimit, [&](Stage& stage) { measure_memory(stage, hosts); });
+  double link = 0;
+  run_stage("links", kStageLimit, [&](Stage& stage) { link = measure_links(stage, hosts); });
+  run_stage("collectives", kStageLimit, [&](Stage& stage) {
+    check_collectives(stage);
+    measure_collectives(stage, hosts, link);
+  });
+  // What stands on them would only fail in other words, or hang.
+  are_collectives_right_ =
+      exchange_->tell(rank_ == 0 && report_.is_wrong("collectives") ? "wrong" : "") != "wrong";
+  if (!are_collectives_right_) {
+    for (const char* name : {"transforms", "shards", "files"}) {
+      run_stage(name, kStageLimit, [](Stage& stage) { stage.not_run("all", kWithoutCollectives); });
+    }
+    return;
+  }
+  run_stage("transforms", kStageLimit, [](Stage& stage) { check_transforms(stage); });
+  run_stage("shards", kStageLimit, [](Stage& stage) { check_shards(stage); });
+  run_stage("files", 2 * kStageLimit,
+            [&](Stage& stage) { check_checkpoint(stage, options_.directory); });
+}
+
+void Verification::recovery(ElasticContext& elastic) {
+  const std::string reason = are_collectives_right_ ? why_no_recovery() : kWithoutCollectives;
+  if (reason.empty()) {
+    clock_.begin("recovery", kStageLimit);
+    move_to_ucx();
+    exchange_.emplace();
+  }
+  run_stage("recovery", kStageLimit, [&](Stage& stage) {
+    if (!reason.empty()) return stage.not_run("a rank is killed, and the job goes on", reason);
+    if (rank_ == 0) print("verify: ends the last rank by SIGKILL now, on purpose");
+    const std::string record = flight_record_path(rank_);
+    if (!std::filesystem::exists(record)) planted_record_ = record;
+    phase_ = kKills;
+    killed_ = std::chrono::steady_clock::now();
+    check_recovery(stage, elastic, std::nullopt);
+  });
+}
+
+void Verification::go_on(ElasticContext& elastic) {
+  // It tells of the loss that was wanted.
+  std::error_code ignored;
+  if (!planted_record_.empty()) std::filesystem::remove(planted_record_, ignored);
+  run_stage("recovery", kStageLimit,
+            [&](Stage& stage) { check_recovery(stage, elastic, killed_); });
+}
+
+void Verification::run_stage(const std::string& name, seconds limit,
+                             const std::function<void(Stage& stage)>& body) {
+  if (agent::Agent* const agent = DistributedManager::get().agent()) {
+    agent->Report(
+        {.step = stages_done_, .total_steps = options_.gpu_check.empty() ? 9 : 10, .note = name});
+  }
+  clock_.begin(name, limit + (rank_ == 0 ? seconds(0) : kOthersWait));
+  Stage stage(name, *exchange_, report_);
+  body(stage);
+  exchange_->meet();
+  clock_.end();
+  ++stages_done_;
+}
+
+void Verification::fail(const std::string& problem) {
+  if (rank_ == 0) report_.add({clock_.stage(), "all ranks to its end", Result::kWrong, problem});
+}
+
+std::string Verification::finish() {
+  const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start_;
+  save(/*is_finished=*/true);
+  if (!options_.report.empty()) print("verify: report " + options_.report);
+  print("verify: " + report_.counts() + jobs::format(", %.1f s", took.count()));
+  return report_.first_wrong();
+}
+
+std::string Verification::who_is_late() const {
+  std::vector<int> ranks;
+  try {
+    if (rank_ == 0 && exchange_) ranks = exchange_->awaited();
+  } catch (const std::exception&) {
+    // The store does not answer either.
+  }
+  if (ranks.empty()) return "a call between ranks does not end, since one hangs or a link does";
+  return "rank " + std::to_string(ranks.front()) + " has not answered" +
+         (ranks.size() == 1
+              ? ""
+              : ", nor have " + jobs::ranks(static_cast<int>(ranks.size()) - 1) + " more");
+}
+
+void Verification::end_late(const std::string& stage, seconds limit) {
+  const seconds own = limit - (rank_ == 0 ? seconds(0) : kOthersWait);
+  std::string text = "the stage '" + stage + "' is not done within " + std::to_string(own.count()) +
+                     " s: " + who_is_late();
+  std::string wrong = stage + ": " + text;
+  if (rank_ == 0) {
+    report_.add({stage, "all ranks to its end", Result::kWrong, text});
+    try {
+      wrong = finish();
+    } catch (const std::exception& error) {
+      std::cerr << std::string("verify: ") + error.what() + "\n";
+    }
+  }
+  std::cerr << "verify: " + wrong + "\n" << std::flush;
+  jobs::write_error_file({"VerificationError", wrong, ""});
+  // Else the job would begin again.
+  if (agent::Agent* const agent = DistributedManager::get().agent()) {
+    static_cast<void>(agent->ReportFinished(std::chrono::seconds(2)));
+  }
+  std::fflush(nullptr);
+  std::_Exit(kExitJobFailed);
+}
+
+}  // namespace meshrun::verify

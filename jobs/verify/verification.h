@@ -1,0 +1,71 @@
+// All stages of `verify`, on one rank.
+//
+// run() is the body of an ElasticContext: the last stage kills a rank, and the next world ends it.
+// A rank that is lost before that stage ends the verification: the report says in which stage.
+// Every stage has a deadline; a rank that is late ends its process, and so the job.
+#pragma once
+
+#include <chrono>
+#include <functional>
+#include <string>
+
+#include "jobs/verify/options.h"
+#include "jobs/verify/report.h"
+#include "jobs/verify/stage.h"
+#include "jobs/verify/stage_clock.h"
+#include "parallel/elastic/elastic_context.h"
+
+namespace meshrun::verify {
+
+class Verification {
+ public:
+  explicit Verification(const Options& options);
+
+  bool is_first() const { return rank_ == 0; }
+  // In each world. Collective.
+  void run(ElasticContext& elastic);
+  // Something outside a stage went wrong, and there will be no other one.
+  void fail(const std::string& problem);
+  // On rank 0: writes the file and prints the last lines. Returns the first wrong thing, or
+  // nothing. Raises std::runtime_error where the file cannot be written.
+  std::string finish();
+
+ private:
+  // Before the recovery, within it, or after it: of a rank, and the greatest of all ranks.
+  enum Phase : int64_t { kBegins = 0, kIsUnderWay = 1, kKills = 2, kIsOver = 3 };
+
+  void stages();
+  // Kills a rank; the other ranks leave it by the error of a lost peer.
+  void recovery(ElasticContext& elastic);
+  // In the world after that.
+  void go_on(ElasticContext& elastic);
+  // For each new row.
+  void keep(const std::string& line);
+  // Writes the file, so that a loss of all ranks leaves what they had found.
+  void save(bool is_finished) const;
+  // Rank 0, which was started again, takes the rows that the file has.
+  void take_up();
+  void run_stage(const std::string& name, std::chrono::seconds limit,
+                 const std::function<void(Stage& stage)>& body);
+  Phase common_phase();
+  // On the clock's thread.
+  std::string who_is_late() const;
+  // On the clock's thread; ends the process.
+  [[noreturn]] void end_late(const std::string& stage, std::chrono::seconds limit);
+
+  const Options options_;
+  const std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
+  const int rank_;
+  Phase phase_ = kBegins;
+  bool are_collectives_right_ = true;
+  int64_t stages_done_ = 0;
+  // When a rank was killed, as rank 0 knows it.
+  std::chrono::steady_clock::time_point killed_;
+  // File that this rank writes when the last one is killed; empty: it was there before.
+  std::string planted_record_;
+  std::optional<Exchange> exchange_;
+  Report report_;
+  StageClock clock_;
+};
+
+}  // namespace meshrun::verify
