@@ -14,24 +14,45 @@
 
 namespace meshrun::client {
 
-std::vector<std::string> ShippedJobs(const std::string& worker) {
-  namespace fs = std::filesystem;
-  std::vector<std::string> jobs;
+namespace {
+
+namespace fs = std::filesystem;
+
+// Where the worker looks: beside its room in a build tree, else where programs are installed.
+std::vector<fs::path> JobDirectories(const std::string& worker) {
   const fs::path room = fs::path(worker).parent_path();
-  // Where the worker looks: beside its room in a build tree, else where programs are installed.
-  for (const fs::path& directory : {room.parent_path() / "jobs", room / "jobs",
-                                    room.parent_path() / "libexec" / "meshrun" / "jobs"}) {
+  return {room.parent_path() / "jobs", room / "jobs",
+          room.parent_path() / "libexec" / "meshrun" / "jobs"};
+}
+
+bool IsProgram(const fs::path& path) {
+  std::error_code error;
+  return ::access(path.c_str(), X_OK) == 0 && fs::is_regular_file(path, error);
+}
+
+}  // namespace
+
+std::vector<std::string> ShippedJobs(const std::string& worker) {
+  std::vector<std::string> jobs;
+  for (const fs::path& directory : JobDirectories(worker)) {
     std::error_code error;
     for (const auto& entry : fs::directory_iterator(directory, error)) {
-      const fs::path program = entry.path() / entry.path().filename();
-      if (entry.is_directory(error) && ::access(program.c_str(), X_OK) == 0 &&
-          fs::is_regular_file(program, error)) {
+      if (entry.is_directory(error) && IsProgram(entry.path() / entry.path().filename())) {
         jobs.push_back(entry.path().filename());
       }
     }
   }
   std::sort(jobs.begin(), jobs.end(), NaturalLess);
   return jobs;
+}
+
+std::string ShippedJobProgram(const std::string& worker, const std::string& job, bool gpus) {
+  for (const fs::path& directory : JobDirectories(worker)) {
+    const std::string program = directory / job / job;
+    if (gpus && IsProgram(program + "_cuda")) return program + "_cuda";
+    if (IsProgram(program)) return program;
+  }
+  return "";
 }
 
 void AddCompletion(FlagSet& root, Commands* commands) {

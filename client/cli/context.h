@@ -78,6 +78,8 @@ void Trace(const char* phase);
 
 // Jobs that ship with the meshrun of this worker program, in natural order.
 std::vector<std::string> ShippedJobs(const std::string& worker);
+// The program of one of them; with `gpus` that for GPUs where there is one. Empty: there is none.
+std::string ShippedJobProgram(const std::string& worker, const std::string& job, bool gpus);
 
 // One command: its flags and what it does. `rest`: where the user's own command goes, for those
 // that run one.
@@ -112,6 +114,7 @@ void AddNodes(FlagSet& root, Commands* commands);
 void AddNode(FlagSet& root, Commands* commands);
 void AddDev(FlagSet& root, Commands* commands);
 void AddDoctor(FlagSet& root, Commands* commands);
+void AddVerify(FlagSet& root, Commands* commands);
 void AddCompletion(FlagSet& root, Commands* commands);
 void AddVersion(FlagSet& root, Commands* commands);
 

@@ -165,6 +165,7 @@ int Main(int argc, char** argv) {
   AddDev(flags, &commands);
   AddCa(flags, &commands);
   AddDoctor(flags, &commands);
+  AddVerify(flags, &commands);
   AddCompletion(flags, &commands);
   AddVersion(flags, &commands);
   int code = kExitOk;

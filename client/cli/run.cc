@@ -1,4 +1,6 @@
 // meshrun run: one job on this host, with a cluster of its own that ends with it.
+#include "client/cli/run.h"
+
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -10,9 +12,6 @@
 
 #include "client/cli/context.h"
 #include "client/cli/follow.h"
-#include "client/cli/job_flags.h"
-#include "client/cli/rendezvous.h"
-#include "client/cli/run_output.h"
 #include "client/cli/submission.h"
 #include "client/job_spec.h"
 #include "client/local_cluster.h"
@@ -29,18 +28,6 @@
 
 namespace meshrun::client {
 namespace {
-
-struct RunFlags {
-  JobFlags job;
-  RunOutputFlags output;
-  uint32_t slots = 0;
-  bool trace = false;
-  bool leave_on_signal = false;
-  std::vector<std::string> ignored;
-  RendezvousFlags rendezvous;
-  std::string format;
-  std::vector<std::string> command;
-};
 
 // The worker's own limit.
 constexpr uint32_t kMostSlots = 1u << 20;
@@ -174,7 +161,9 @@ RunRegistration Register(const v1::Job& job, const LocalCluster& cluster,
 // Not to the ranks, nor to what they start.
 void ForgetSecret() { ::unsetenv("MESHRUN_RDZV_SECRET"); }
 
-int Run(const RunFlags& flags) {
+}  // namespace
+
+int RunJob(const RunFlags& flags) {
   if (flags.trace) ::setenv("MESHRUN_TRACE", "1", 1);
   Trace("main");
   // Before any thread starts: Ctrl-C must reach the follower, and not end this process.
@@ -322,8 +311,6 @@ int Run(const RunFlags& flags) {
   return code;
 }
 
-}  // namespace
-
 void AddRun(FlagSet& root, Commands* commands) {
   auto values = std::make_shared<RunFlags>();
   FlagSet flags = root.Command("run",
@@ -369,7 +356,7 @@ void AddRun(FlagSet& root, Commands* commands) {
   for (const char* name : {"--monitor-interval", "--start-method"}) {
     flags.Ignored(name, &values->ignored);
   }
-  commands->push_back({flags.app(), [values] { return Run(*values); }, &values->command,
+  commands->push_back({flags.app(), [values] { return RunJob(*values); }, &values->command,
                        /*reads_pet=*/true});
 }
 
