@@ -128,6 +128,12 @@ void DistributedManager::initialize(const InitializeOptions& options) {
   install(find_world(options.method, options.timeout, options.agent), options.backend);
 }
 
+void DistributedManager::initialize(const Bootstrap& bootstrap, const InitializeOptions& options) {
+  std::optional<World> world = bootstrapped_world(bootstrap, is_initialized(), options.timeout);
+  if (world) return install(*std::move(world), options.backend);
+  warn_if_initialized();
+}
+
 void DistributedManager::setup(IntArgument rank, IntArgument world_size,
                                std::optional<IntArgument> local_rank, const std::string& addr,
                                const std::string& port, const std::string& backend,

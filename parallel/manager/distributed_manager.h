@@ -34,6 +34,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "c10/core/Device.h"
@@ -51,6 +52,10 @@ class Agent;  // #include "agent/agent.h"
 }
 
 struct World;
+struct Bootstrap;  // #include "parallel/manager/bootstrap.h"
+// Specialised by headers of other libraries' communicators.
+template <typename Communicator>
+class BootstrapOf;
 
 using ProcessGroupPtr = c10::intrusive_ptr<c10d::ProcessGroup>;
 
@@ -74,6 +79,17 @@ class DistributedManager {
   // RendezvousError, BackendError; the manager is then uninitialized, and all ranks may call
   // initialize() again, whatever went wrong on each.
   static void initialize(const InitializeOptions& options = {});
+  // Joins the ranks that another library has brought together (bootstrap.h), instead of those that
+  // the environment names; `method` and `agent` of the options do not apply. Collective over them.
+  // If all are initialized already, it warns and returns.
+  static void initialize(const Bootstrap& bootstrap, const InitializeOptions& options = {});
+  // initialize(MPI_COMM_WORLD), or any other communicator, with parallel/c_api/mpi/communicator.h
+  // included: that says how a Communicator becomes a Bootstrap.
+  template <typename Communicator>
+  requires requires { BootstrapOf<Communicator>(std::declval<Communicator>()); }
+  static void initialize(Communicator communicator, const InitializeOptions& options = {}) {
+    initialize(BootstrapOf<Communicator>(communicator).bootstrap(), options);
+  }
   // Joins with the given values instead of the environment's. `backend` "nccl" without a GPU is a
   // BackendError. `method` is only recorded. MESHRUN_TIMEOUT_SECONDS applies here too.
   static void setup(IntArgument rank = 0, IntArgument world_size = 1,

@@ -203,6 +203,7 @@ void join(World& world, InstanceHistory& history) {
   options.rank = world.rank;
   options.world_size = world.world_size;
   options.is_hosted = world.store_is_hosted;
+  options.listener = world.listener;
   options.prefix = world.store_prefix;
   options.identity = world.identity;
   options.timeout = world.rendezvous_timeout;

@@ -12,7 +12,9 @@
 
 #include "agent/agent.h"
 #include "c10/util/intrusive_ptr.h"
+#include "core/os/fd.h"
 #include "parallel/comm/store/tcp_store.h"
+#include "parallel/manager/bootstrap.h"
 #include "parallel/manager/mesh_layout.h"
 #include "torch/csrc/distributed/c10d/Store.hpp"
 
@@ -39,6 +41,8 @@ struct World {
   std::string master_addr;
   int master_port = 0;
   bool store_is_hosted = false;
+  // Rank 0's, if a port was opened for its store before; null: the store opens master_port.
+  std::shared_ptr<os::UniqueFd> listener;
   std::string store_prefix;
   std::string identity;
 
@@ -64,6 +68,11 @@ World find_world(const std::optional<std::string>& method,
 // As DistributedManager::setup() is told, and MESHRUN_TIMEOUT_SECONDS.
 World given_world(int rank, int world_size, std::optional<int> local_rank, const std::string& addr,
                   const std::string& port, const std::string& method);
+
+// Collective over the ranks of `bootstrap`: opens rank 0's store and tells all ranks where it is.
+// What one rank finds wrong, all raise. Absent: all ranks are initialized already.
+std::optional<World> bootstrapped_world(const Bootstrap& bootstrap, bool is_initialized,
+                                        std::optional<std::chrono::milliseconds> timeout);
 
 // Names the store at which the ranks meet; an InstanceHistory records what earlier worlds left
 // there.

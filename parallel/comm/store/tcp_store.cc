@@ -183,7 +183,9 @@ c10::intrusive_ptr<c10d::Store> open_store(const TcpStoreOptions& options,
   tcp.waitWorkers = false;
   tcp.timeout = options.timeout;
   if (tcp.isServer) {
-    tcp.masterListenFd = listen_or_explain(options).release();
+    const bool is_open = options.listener != nullptr && *options.listener;
+    tcp.masterListenFd =
+        (is_open ? std::move(*options.listener) : listen_or_explain(options)).release();
   } else {
     address = await_listener(options, deadline);
     // Somebody listens; a store answers at once, and another program perhaps never.

@@ -20,10 +20,12 @@
 
 #include <chrono>
 #include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "c10/util/intrusive_ptr.h"
+#include "core/os/fd.h"
 #include "parallel/comm/store/store_instance.h"
 #include "torch/csrc/distributed/c10d/Store.hpp"
 
@@ -36,6 +38,8 @@ struct TcpStoreOptions {
   int world_size = 1;
   // The launcher hosts the store: rank 0 connects as a client too.
   bool is_hosted = false;
+  // Rank 0's, if it listens at the port already; null: it opens the port. The store takes it.
+  std::shared_ptr<os::UniqueFd> listener = nullptr;
   std::string prefix;
   // Compared between ranks; equal within a job.
   std::string identity;

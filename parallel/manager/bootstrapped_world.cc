@@ -1,0 +1,149 @@
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <exception>
+#include <memory>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "core/ids.h"
+#include "fmt/format.h"
+#include "parallel/base/errors.h"
+#include "parallel/base/network.h"
+#include "parallel/manager/environment.h"
+#include "parallel/manager/rendezvous.h"
+
+namespace meshrun {
+namespace {
+
+using std::chrono::milliseconds;
+
+// For each of rank 0's addresses. A packet to an address of another network may get no answer.
+constexpr milliseconds kProbeTimeout(2000);
+constexpr const char* kLoopback = "127.0.0.1";
+
+// Settings of this process's environment; raises EnvironmentError.
+LaunchEnvironment settings() {
+  return value_or_throw<EnvironmentError>(
+      detect_environment(process_environment(), to_string(LaunchMethod::kSingle)));
+}
+
+// Rank 0's. A failure is told to the others.
+BootstrapMeeting open_meeting(bool is_one_host, std::shared_ptr<os::UniqueFd>& listener) {
+  BootstrapMeeting meeting;
+  if (!is_one_host) {
+    meeting.addresses = interface_addresses();
+    if (meeting.addresses.empty()) {
+      meeting.problem =
+          "the host of rank 0 has no network interface that other hosts could reach: see \"ip "
+          "addr\"";
+      return meeting;
+    }
+  }
+  auto socket = bind_port(is_one_host ? kLoopback : meeting.addresses.front(), /*port=*/0);
+  if (socket.ok() && ::listen(socket->get(), SOMAXCONN) != 0) {
+    socket = absl::UnavailableError("nothing may listen at a port of this host");
+  }
+  if (!socket.ok()) {
+    meeting.problem =
+        fmt::format("rank 0 cannot open its store: {}", std::string(socket.status().message()));
+    return meeting;
+  }
+  listener = std::make_shared<os::UniqueFd>(*std::move(socket));
+  meeting.port = bound_port(*listener);
+  RandomIdSource random;
+  meeting.token = NewRequestId(random);
+  return meeting;
+}
+
+// One rank of each host tries.
+std::vector<bool> try_addresses(const Bootstrap& bootstrap, const BootstrapMeeting& meeting) {
+  std::vector<bool> reached(meeting.addresses.size(), true);
+  if (bootstrap.node_rank == 0 || bootstrap.local_rank != 0) return reached;
+  for (size_t i = 0; i < reached.size(); ++i) {
+    reached[i] = probe(meeting.addresses[i], meeting.port, kProbeTimeout).ok();
+  }
+  return reached;
+}
+
+// The calls of the other library, in their order. What a rank finds wrong, all raise.
+void meet(const Bootstrap& bootstrap, const BootstrapReport& own, World& world) {
+  const std::vector<BootstrapReport> reports = exchange_reports(bootstrap, own);
+  for (size_t rank = 0; rank < reports.size(); ++rank) {
+    if (reports[rank].problem.empty()) continue;
+    if (static_cast<int>(rank) == world.rank) throw EnvironmentError(own.problem);
+    throw EnvironmentError(fmt::format("rank {} cannot join: {}", rank, reports[rank].problem));
+  }
+  const auto other =
+      std::find_if(reports.begin(), reports.end(), [&](const BootstrapReport& report) {
+        return report.is_initialized != reports.front().is_initialized;
+      });
+  if (other != reports.end()) {
+    throw EnvironmentError(fmt::format(
+        "rank {} has a DistributedManager and rank {} has none: call cleanup() on all ranks before "
+        "they join another world",
+        reports.front().is_initialized ? 0 : other - reports.begin(),
+        reports.front().is_initialized ? other - reports.begin() : 0));
+  }
+  world.master_addr = kLoopback;
+  if (own.is_initialized || world.world_size == 1) return;
+  std::set<int> nodes;
+  for (const BootstrapReport& report : reports) nodes.insert(report.node_rank);
+  BootstrapMeeting meeting;
+  if (world.rank == 0) meeting = open_meeting(nodes.size() == 1, world.listener);
+  meeting = exchange_meeting(bootstrap, meeting);
+  if (!meeting.problem.empty()) throw RendezvousError(meeting.problem);
+  if (!meeting.addresses.empty()) {
+    world.master_addr = value_or_throw<RendezvousError>(
+        agree_on_address(bootstrap, meeting.addresses, try_addresses(bootstrap, meeting)));
+  }
+  world.master_port = meeting.port;
+  world.identity =
+      fmt::format("{} {}, world size {}", world.method, meeting.token, world.world_size);
+  if (world.model_parallel_size) {
+    world.identity += fmt::format(", MODEL_PARALLEL_SIZE={}", *world.model_parallel_size);
+  }
+}
+
+}  // namespace
+
+std::optional<World> bootstrapped_world(const Bootstrap& bootstrap, bool is_initialized,
+                                        std::optional<milliseconds> timeout) {
+  if (const std::string problem = problem_of(bootstrap); !problem.empty()) {
+    throw EnvironmentError(fmt::format("{} gave {}", bootstrap.method, problem));
+  }
+  World world;
+  world.method = bootstrap.method;
+  world.distributed = true;
+  world.rank = bootstrap.rank;
+  world.world_size = bootstrap.world_size;
+  world.local_rank = bootstrap.local_rank;
+  world.local_world_size = bootstrap.local_world_size;
+  world.node_rank = bootstrap.node_rank;
+  BootstrapReport own{is_initialized, bootstrap.node_rank, ""};
+  try {
+    const LaunchEnvironment environment = settings();
+    world.timeout = timeout ? timeout : environment.timeout;
+    world.deadlock_after = environment.deadlock_after;
+    world.rendezvous_timeout = world.timeout.value_or(world.rendezvous_timeout);
+    world.model_parallel_size = environment.model_parallel_size;
+    throw_if_error<EnvironmentError>(
+        check_model_parallel_size(world.model_parallel_size, world.world_size, std::nullopt));
+  } catch (const c10::Error& error) {
+    own.problem = error.what_without_backtrace();
+  }
+  try {
+    meet(bootstrap, own, world);
+  } catch (const c10::Error&) {
+    throw;
+  } catch (const std::exception& error) {
+    throw RendezvousError(fmt::format("rank {} of {} lost the others in a call of {}: {}",
+                                      world.rank, world.world_size, world.method, error.what()));
+  }
+  if (is_initialized) return std::nullopt;
+  return world;
+}
+
+}  // namespace meshrun
