@@ -1,22 +1,24 @@
 """Who may see a folder of parallel/: the folders that stand right of it in
 
-    base <- kernels <- comm <- manager <- collectives <- {fft <- shard <- nn <- checkpoint, bagua}; elastic uses all but bagua
+    base <- kernels <- comm <- manager <- collectives <- {fft <- shard <- nn <- checkpoint, bagua}; elastic and c_api use all
+    but bagua and each other
 
 tests/house checks the same order in the sources.
 """
 
 _USERS = {
-    "base": ["kernels", "comm", "manager", "collectives", "fft", "shard", "nn", "bagua", "checkpoint", "elastic"],
-    "kernels": ["comm", "manager", "collectives", "fft", "shard", "nn", "bagua", "checkpoint", "elastic"],
-    "comm": ["manager", "collectives", "fft", "shard", "nn", "bagua", "checkpoint", "elastic"],
-    "manager": ["collectives", "fft", "shard", "nn", "bagua", "checkpoint", "elastic"],
-    "collectives": ["fft", "shard", "nn", "bagua", "checkpoint", "elastic"],
-    "fft": ["shard", "nn", "checkpoint", "elastic"],
-    "shard": ["nn", "checkpoint", "elastic"],
-    "nn": ["checkpoint", "elastic"],
+    "base": ["kernels", "comm", "manager", "collectives", "fft", "shard", "nn", "bagua", "checkpoint", "elastic", "c_api"],
+    "kernels": ["comm", "manager", "collectives", "fft", "shard", "nn", "bagua", "checkpoint", "elastic", "c_api"],
+    "comm": ["manager", "collectives", "fft", "shard", "nn", "bagua", "checkpoint", "elastic", "c_api"],
+    "manager": ["collectives", "fft", "shard", "nn", "bagua", "checkpoint", "elastic", "c_api"],
+    "collectives": ["fft", "shard", "nn", "bagua", "checkpoint", "elastic", "c_api"],
+    "fft": ["shard", "nn", "checkpoint", "elastic", "c_api"],
+    "shard": ["nn", "checkpoint", "elastic", "c_api"],
+    "nn": ["checkpoint", "elastic", "c_api"],
     "bagua": [],
-    "checkpoint": ["elastic"],
+    "checkpoint": ["elastic", "c_api"],
     "elastic": [],
+    "c_api": [],
 }
 
 def visible_above(folder):

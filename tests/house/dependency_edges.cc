@@ -53,6 +53,8 @@ const std::map<std::string, Siblings, std::less<>>& Layers() {
         {"bagua", {"base", "kernels", "comm", "manager", "collectives"}},
         {"checkpoint", {"base", "kernels", "comm", "manager", "collectives", "fft", "shard", "nn"}},
         {"elastic",
+         {"base", "kernels", "comm", "manager", "collectives", "fft", "shard", "nn", "checkpoint"}},
+        {"c_api",
          {"base", "kernels", "comm", "manager", "collectives", "fft", "shard", "nn",
           "checkpoint"}}}},
       {"parallel/comm",

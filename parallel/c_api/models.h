@@ -1,0 +1,73 @@
+// The models of meshrun.h: a network, and what trains it.
+//
+// Threads: one call at a time per model; handles are looked up under a lock. Errors: CallError.
+#pragma once
+
+#include <torch/optim/optimizer.h>
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "parallel/c_api/arguments.h"
+#include "parallel/c_api/networks.h"
+#include "parallel/nn/distributed_data_parallel.h"
+
+struct meshrun_model;
+
+namespace meshrun::c_api {
+
+using Loss = at::Tensor (*)(const at::Tensor& output, const at::Tensor& target);
+
+struct Training {
+  std::unique_ptr<torch::optim::Optimizer> optimizer;
+  Loss loss = nullptr;
+  std::string loss_name;
+  double clip_grad_norm = 0;  // 0: gradients stay as they are
+  bool find_unused_parameters = false;
+  bool has_buffers = false;
+  // Empty after the world has ended.
+  std::optional<DistributedDataParallel<Network>> parallel;
+};
+
+// Gives up what the models of this process hold of the world.
+void end_training_of_models();
+
+// The model of a handle, which is never followed before it is found among those that live; living()
+// also asks that its world does.
+meshrun_model& known(meshrun_model* model);
+meshrun_model& living(meshrun_model* model);
+Training& training_of(meshrun_model& model);
+
+// Raises for a name that is unknown.
+Loss loss_of(const std::string& name);
+std::unique_ptr<torch::optim::Optimizer> make_optimizer(const std::string& name,
+                                                        std::vector<at::Tensor> parameters,
+                                                        double learning_rate, Options& options);
+// Raises unless the target fits the output: equal shapes, or classes for cross_entropy.
+void check_target(const std::string& loss, const at::Tensor& output, const at::Tensor& target,
+                  const std::string& name);
+
+// The memory of arrays as tensors; nothing is copied. `name` as in views_of().
+std::vector<at::Tensor> tensors_of(const meshrun_array* arrays, int32_t count,
+                                   const std::string& name);
+// As tensors_of(), on the model's device, and of its dtype.
+std::vector<at::Tensor> inputs_of(meshrun_model& model, const meshrun_array* arrays, int32_t count,
+                                  c10::Device device);
+// `name`: "targets".
+void check_count(const char* name, size_t given, size_t returned);
+// "targets[1]", or "targets" of one.
+std::string numbered(const char* name, size_t index, size_t count);
+
+}  // namespace meshrun::c_api
+
+// What a handle points to.
+struct meshrun_model {
+  std::string title;                 // "unet", or the file
+  std::string kind = "TorchScript";  // what a checkpoint is compared by: "unet"
+  int64_t world = 0;                 // world_number() when it was made
+  std::shared_ptr<meshrun::c_api::Network> network;
+  std::optional<meshrun::c_api::Training> training;
+};

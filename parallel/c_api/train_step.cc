@@ -1,0 +1,183 @@
+#include <ATen/Functions.h>
+
+#include <optional>
+#include <utility>
+
+#include "fmt/format.h"
+#include "parallel/c_api/call_error.h"
+#include "parallel/c_api/models.h"
+#include "parallel/c_api/world.h"
+#include "parallel/checkpoint/checkpoint.h"
+#include "parallel/nn/clip_grad.h"
+
+namespace meshrun::c_api {
+namespace {
+
+at::Tensor loss_of_step(meshrun_model* handle, const meshrun_array* inputs, int32_t n_inputs,
+                        const meshrun_array* targets, int32_t n_targets, c10::Device device) {
+  meshrun_model& model = living(handle);
+  Training& training = training_of(model);
+  std::vector<at::Tensor> x, wanted;
+  const auto read = [&] {
+    x = inputs_of(model, inputs, n_inputs, device);
+    wanted = tensors_of(targets, n_targets, "targets");
+  };
+  // The forward call then broadcasts them, which all ranks or none must do.
+  training.has_buffers ? run_together(read) : read();
+  model.network->train(true);
+  const std::vector<at::Tensor> outputs = (*training.parallel)(x);
+  check_count("targets", wanted.size(), outputs.size());
+  at::Tensor total;
+  for (size_t i = 0; i < outputs.size(); ++i) {
+    check_target(training.loss_name, outputs[i], wanted[i], numbered("targets", i, wanted.size()));
+    const at::Tensor loss = training.loss(outputs[i], wanted[i].to(device));
+    total = total.defined() ? total + loss : loss;
+  }
+  return total;
+}
+
+// The mean of the ranks' losses; raises on all if one has failed. One all-reduce.
+double agree_on_loss(DistributedManager& manager, double own,
+                     const std::optional<CallError>& failure) {
+  if (manager.world_size() == 1) {
+    if (failure) throw *failure;
+    return own;
+  }
+  std::vector<at::Tensor> sums = {
+      at::tensor({own, failure ? 1.0 : 0.0}, at::kDouble).to(manager.device())};
+  manager.world()->allreduce(sums)->wait();
+  const at::Tensor sum = sums[0].cpu();
+  if (sum[1].item<double>() > 0) raise_together(failure ? &*failure : nullptr);
+  return sum[0].item<double>() / manager.world_size();
+}
+
+double train_step(meshrun_model* handle, const meshrun_array* inputs, int32_t n_inputs,
+                  const meshrun_array* targets, int32_t n_targets) {
+  DistributedManager& manager = joined_world();
+  at::Tensor loss;
+  std::optional<CallError> failure;
+  try {
+    loss = loss_of_step(handle, inputs, n_inputs, targets, n_targets, manager.device());
+  } catch (...) {
+    failure = current_error();
+  }
+  const double own = failure ? 0 : loss.detach().to(at::kDouble).item<double>();
+  const double mean = agree_on_loss(manager, own, failure);
+  Training& training = training_of(*handle);
+  training.optimizer->zero_grad();
+  loss.backward();
+  if (training.clip_grad_norm > 0) clip_grad_norm_(*training.optimizer, training.clip_grad_norm);
+  training.optimizer->step();
+  return mean;
+}
+
+Training make_training(meshrun_model& model, const char* loss, const char* optimizer,
+                       double learning_rate, const char* options) {
+  if (model.training) {
+    throw CallError(MESHRUN_INVALID_STATE,
+                    fmt::format("\"{}\" trains already: a training is set once", model.title));
+  }
+  if (const std::string problem = model.network->problem_of_training(); !problem.empty()) {
+    throw CallError(MESHRUN_NOT_SUPPORTED, fmt::format("\"{}\": {}", model.title, problem));
+  }
+  Training training;
+  training.loss_name = required_text(loss, "loss");
+  training.loss = loss_of(training.loss_name);
+  const std::string name = required_text(optimizer, "optimizer");
+  Options given(options, name);
+  training.clip_grad_norm = given.number("clip_grad_norm", 0);
+  training.find_unused_parameters = given.boolean("find_unused_parameters", false);
+  training.has_buffers = !model.network->buffers().empty();
+  std::vector<at::Tensor> trained;
+  for (const at::Tensor& parameter : model.network->parameters()) {
+    if (parameter.requires_grad()) trained.push_back(parameter);
+  }
+  if (trained.empty()) {
+    throw CallError(MESHRUN_NOT_SUPPORTED,
+                    fmt::format("\"{}\" has no parameter that requires a gradient", model.title));
+  }
+  training.optimizer = make_optimizer(name, std::move(trained), learning_rate, given);
+  given.finish();
+  return training;
+}
+
+CheckpointDirectory checkpoints_of(const meshrun_model& model, const char* directory) {
+  return {required_text(directory, "directory"), {.identity = {{"model", model.kind}}}};
+}
+
+}  // namespace
+}  // namespace meshrun::c_api
+
+using meshrun::c_api::CallError;
+using meshrun::c_api::living;
+using meshrun::c_api::run_call;
+using meshrun::c_api::Training;
+using meshrun::c_api::training_of;
+
+extern "C" {
+
+int meshrun_model_set_training(meshrun_model* model, const char* loss, const char* optimizer,
+                               double learning_rate, const char* options) {
+  return run_call([&] {
+    Training training;
+    meshrun::c_api::run_together([&] {
+      training =
+          meshrun::c_api::make_training(living(model), loss, optimizer, learning_rate, options);
+    });
+    training.parallel.emplace(model->network,
+                              meshrun::DistributedDataParallelOptions{
+                                  .broadcast_buffers = training.has_buffers,
+                                  .find_unused_parameters = training.find_unused_parameters});
+    model->training = std::move(training);
+  });
+}
+
+int meshrun_model_set_learning_rate(meshrun_model* model, double learning_rate) {
+  return run_call([&] {
+    Training& training = training_of(living(model));
+    if (!(learning_rate >= 0)) {
+      throw CallError(MESHRUN_INVALID_ARGUMENT,
+                      fmt::format("the learning rate is {}: it is not negative", learning_rate));
+    }
+    for (auto& group : training.optimizer->param_groups()) group.options().set_lr(learning_rate);
+  });
+}
+
+int meshrun_train_step(meshrun_model* model, const meshrun_array* inputs, int32_t n_inputs,
+                       const meshrun_array* targets, int32_t n_targets, double* loss) {
+  return run_call([&] {
+    const double mean = meshrun::c_api::train_step(model, inputs, n_inputs, targets, n_targets);
+    if (loss != nullptr) *loss = mean;
+  });
+}
+
+int meshrun_model_save(meshrun_model* model, const char* directory, int64_t step) {
+  return run_call([&] {
+    std::optional<meshrun::CheckpointDirectory> checkpoints;
+    meshrun::c_api::run_together([&] {
+      training_of(living(model));
+      checkpoints = meshrun::c_api::checkpoints_of(*model, directory);
+      if (step < 0) {
+        throw CallError(MESHRUN_INVALID_ARGUMENT,
+                        fmt::format("the step is {}: it is not negative", step));
+      }
+    });
+    checkpoints->save(model->network->checkpointed(), *model->training->optimizer, {.step = step});
+  });
+}
+
+int meshrun_model_load(meshrun_model* model, const char* directory, int64_t* step) {
+  return run_call([&] {
+    std::optional<meshrun::CheckpointDirectory> checkpoints;
+    meshrun::c_api::run_together([&] {
+      training_of(living(model));
+      checkpoints = meshrun::c_api::checkpoints_of(*model, directory);
+      meshrun::c_api::require_pointer(step, "step");
+    });
+    const auto progress =
+        checkpoints->load(model->network->checkpointed(), *model->training->optimizer);
+    *step = progress ? progress->step : -1;
+  });
+}
+
+}  // extern "C"

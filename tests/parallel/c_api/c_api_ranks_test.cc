@@ -1,0 +1,202 @@
+// The C functions on several ranks, which meet through functions of the caller's.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "c10/util/intrusive_ptr.h"
+#include "parallel/c_api/meshrun.h"
+#include "tests/parallel/c_api/script_file.h"
+#include "tests/parallel/support/rank_processes.h"
+#include "torch/csrc/distributed/c10d/TCPStore.hpp"
+
+namespace meshrun {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+using testing::StartsWith;
+
+int number(const char* name) { return std::atoi(std::getenv(name)); }
+
+std::string text() { return meshrun_last_error(); }
+
+// In place of MPI: a store of its own, whose keys count the calls.
+struct OtherLibrary {
+  c10::intrusive_ptr<c10d::TCPStore> store;
+  int rank = number("RANK");
+  int size = number("WORLD_SIZE");
+  int calls = 0;
+  bool fails = false;
+
+  OtherLibrary() {
+    c10d::TCPStoreOptions options;
+    options.port = static_cast<uint16_t>(number("MASTER_PORT"));
+    options.isServer = rank == 0;
+    options.waitWorkers = false;
+    store = c10::make_intrusive<c10d::TCPStore>("127.0.0.1", options);
+  }
+
+  // Rank 0, which has the store, is the last to leave.
+  ~OtherLibrary() {
+    for (int of = 1; of < size && rank == 0; ++of) store->get("left/" + std::to_string(of));
+    if (rank != 0) store->set("left/" + std::to_string(rank), std::vector<uint8_t>{1});
+  }
+  OtherLibrary(const OtherLibrary&) = delete;
+  OtherLibrary& operator=(const OtherLibrary&) = delete;
+
+  std::string key(int of) const { return std::to_string(calls) + "/" + std::to_string(of); }
+
+  static int gather(void* context, const void* own, void* all, size_t bytes, char* error,
+                    size_t error_bytes) {
+    auto& self = *static_cast<OtherLibrary*>(context);
+    if (self.fails) {
+      std::strncpy(error, "the network is down", error_bytes);
+      return 1;
+    }
+    ++self.calls;
+    const auto* const begin = static_cast<const uint8_t*>(own);
+    self.store->set(self.key(self.rank), std::vector<uint8_t>(begin, begin + bytes));
+    for (int of = 0; of < self.size; ++of) {
+      const std::vector<uint8_t> said = self.store->get(self.key(of));
+      std::memcpy(static_cast<char*>(all) + static_cast<size_t>(of) * bytes, said.data(), bytes);
+    }
+    return 0;
+  }
+
+  static int broadcast(void* context, void* data, size_t bytes, char* error, size_t error_bytes) {
+    auto& self = *static_cast<OtherLibrary*>(context);
+    std::vector<char> all(bytes * static_cast<size_t>(self.size));
+    const int code = gather(context, data, all.data(), bytes, error, error_bytes);
+    std::memcpy(data, all.data(), bytes);
+    return code;
+  }
+
+  meshrun_bootstrap bootstrap() {
+    return {"a library", rank, size, rank, size, 0, this, broadcast, gather};
+  }
+};
+
+meshrun_array array_of(std::vector<float>& values, int64_t rows, int64_t columns) {
+  meshrun_array array{};
+  array.data = values.data();
+  array.dtype = MESHRUN_FLOAT32;
+  array.dims = 2;
+  array.shape[0] = rows;
+  array.shape[1] = columns;
+  return array;
+}
+
+// What `ranks` together would do alone: the gradient is the mean over all samples.
+const bool kTrains = register_rank_function("trains", [] {
+  OtherLibrary library;
+  const meshrun_bootstrap bootstrap = library.bootstrap();
+  ASSERT_EQ(meshrun_initialize_with(&bootstrap), MESHRUN_OK) << text();
+  int32_t rank = -1, size = -1;
+  ASSERT_EQ(meshrun_rank(&rank), MESHRUN_OK);
+  ASSERT_EQ(meshrun_world_size(&size), MESHRUN_OK);
+  EXPECT_EQ(rank, library.rank);
+  EXPECT_EQ(size, 3);
+  const std::string path = testing::TempDir() + "/ranks-" + std::to_string(rank) + ".pt";
+  for (const bool buffer : {false, true}) {
+    SCOPED_TRACE(buffer);
+    write_script(path, /*two=*/false, buffer);
+    meshrun_model* model = nullptr;
+    ASSERT_EQ(meshrun_model_load_script(path.c_str(), &model), MESHRUN_OK) << text();
+    ASSERT_EQ(meshrun_model_set_training(model, "mse", "sgd", 0.5, ""), MESHRUN_OK) << text();
+    // Wanted is 3 less than the model says on rank 0, 6 on rank 1, 9 on rank 2: gradient 2 * 6.
+    std::vector<float> x = {0, 0}, y = {3.0F - 3 * static_cast<float>(rank + 1)};
+    const meshrun_array input = array_of(x, 1, 2), target = array_of(y, 1, 1);
+    double loss = 0;
+    ASSERT_EQ(meshrun_train_step(model, &input, 1, &target, 1, &loss), MESHRUN_OK) << text();
+    EXPECT_DOUBLE_EQ(loss, (9 + 36 + 81) / 3.0);
+    std::vector<float> result(1);
+    const meshrun_array output = array_of(result, 1, 1);
+    ASSERT_EQ(meshrun_infer(model, &input, 1, &output, 1), MESHRUN_OK) << text();
+    EXPECT_FLOAT_EQ(result[0], 3 - 6);
+
+    // One rank's mistake is everybody's error, and the next step is as if it had not been.
+    std::vector<float> wide(3);
+    const meshrun_array wrong = array_of(wide, 1, 3);
+    EXPECT_EQ(meshrun_train_step(model, &input, 1, rank == 1 ? &wrong : &target, 1, &loss),
+              MESHRUN_INVALID_ARGUMENT);
+    EXPECT_THAT(text(), AllOf(HasSubstr("[1, 3]"), HasSubstr("[1, 1]")));
+    if (rank != 1) {
+      EXPECT_THAT(text(), StartsWith("rank 1: "));
+    }
+    EXPECT_EQ(meshrun_train_step(model, rank == 2 ? nullptr : &input, 1, &target, 1, &loss),
+              MESHRUN_INVALID_ARGUMENT);
+    EXPECT_THAT(text(), HasSubstr("inputs is a null pointer"));
+    EXPECT_EQ(meshrun_model_save(model, rank == 0 ? nullptr : "/nowhere", 1),
+              MESHRUN_INVALID_ARGUMENT);
+    ASSERT_EQ(meshrun_train_step(model, &input, 1, &target, 1, &loss), MESHRUN_OK) << text();
+    EXPECT_EQ(meshrun_model_destroy(model), MESHRUN_OK);
+  }
+  EXPECT_EQ(meshrun_finalize(), MESHRUN_OK) << text();
+});
+
+TEST(CApiRanksTest, GradientsAreTheMeanAndErrorsAreShared) {
+  expect_success(run_ranks("trains", env_ranks(3)));
+}
+
+const bool kJoinsTwice = register_rank_function("joins twice", [] {
+  OtherLibrary library;
+  meshrun_bootstrap bootstrap = library.bootstrap();
+  for (int world = 0; world < 2; ++world) {
+    ASSERT_EQ(meshrun_initialize_with(&bootstrap), MESHRUN_OK) << text();
+    ASSERT_EQ(meshrun_initialize_with(&bootstrap), MESHRUN_OK) << text();
+    ASSERT_EQ(meshrun_finalize(), MESHRUN_OK) << text();
+  }
+  // One rank is in a world already.
+  if (library.rank == 1) {
+    const meshrun_bootstrap alone = {
+        "alone",
+        0,
+        1,
+        0,
+        1,
+        0,
+        nullptr,
+        [](void*, void*, size_t, char*, size_t) { return 0; },
+        [](void*, const void* own, void* all, size_t bytes, char*, size_t) {
+          std::memcpy(all, own, bytes);
+          return 0;
+        }};
+    ASSERT_EQ(meshrun_initialize_with(&alone), MESHRUN_OK) << text();
+  }
+  EXPECT_EQ(meshrun_initialize_with(&bootstrap), MESHRUN_ENVIRONMENT);
+  EXPECT_THAT(text(),
+              AllOf(HasSubstr("rank 1 has a DistributedManager"), HasSubstr("rank 0 has none")));
+  EXPECT_EQ(meshrun_finalize(), MESHRUN_OK) << text();
+});
+
+TEST(CApiRanksTest, WorldsFollowEachOther) {
+  expect_success(run_ranks("joins twice", env_ranks(2)));
+}
+
+const bool kOneRankCannot = register_rank_function("one rank cannot", [] {
+  OtherLibrary library;
+  const meshrun_bootstrap bootstrap = library.bootstrap();
+  EXPECT_EQ(meshrun_initialize_with(&bootstrap), MESHRUN_ENVIRONMENT);
+  EXPECT_THAT(text(), HasSubstr("MESHRUN_TIMEOUT_SECONDS=\"soon\""));
+  if (library.rank == 0) {
+    EXPECT_THAT(text(), StartsWith("rank 1 cannot join: "));
+  }
+  library.fails = true;
+  EXPECT_EQ(meshrun_initialize_with(&bootstrap), MESHRUN_COMMUNICATION);
+  EXPECT_THAT(text(), AllOf(HasSubstr("a library"), HasSubstr("the network is down")));
+});
+
+TEST(CApiRanksTest, WhatOneRankCannotAllReport) {
+  auto ranks = env_ranks(2);
+  ranks[1]["MESHRUN_TIMEOUT_SECONDS"] = "soon";
+  expect_success(run_ranks("one rank cannot", ranks));
+}
+
+}  // namespace
+}  // namespace meshrun
