@@ -132,6 +132,10 @@ int meshrun_model_set_dtype(meshrun_model* model, int32_t dtype) {
           MESHRUN_INVALID_ARGUMENT,
           fmt::format("the dtype is {}: use MESHRUN_FLOAT32 or MESHRUN_FLOAT64 (1, 2)", dtype));
     }
+    if (found.network->parameters().empty()) {
+      throw CallError(MESHRUN_NOT_SUPPORTED,
+                      fmt::format("\"{}\" has no parameters that could be converted", found.title));
+    }
     if (found.training) {
       throw CallError(MESHRUN_INVALID_STATE, fmt::format("\"{}\" trains already: convert it before "
                                                          "meshrun_model_set_training()",

@@ -1,8 +1,10 @@
 #include "parallel/c_api/networks.h"
 
+#include <dlfcn.h>
 #include <torch/csrc/inductor/aoti_package/model_package_loader.h>
 #include <torch/csrc/jit/serialization/import.h>
 
+#include <cstdlib>
 #include <filesystem>
 #include <utility>
 
@@ -86,6 +88,18 @@ class ScriptNetwork final : public Network {
   torch::jit::Module script_;
 };
 
+// A package asks the loader for libtorch.so, which is empty and stands for LibTorch's other
+// libraries. A LibTorch that is here in part has none: deploy/install puts one below libmeshrun.so.
+void provide_libtorch() {
+  constexpr const char* kName = "libtorch.so";
+  if (dlopen(kName, RTLD_LAZY | RTLD_NOLOAD) != nullptr || dlopen(kName, RTLD_LAZY) != nullptr)
+    return;
+  Dl_info own;
+  if (dladdr(reinterpret_cast<void*>(&meshrun_abi_version), &own) == 0) return;
+  const auto library = std::filesystem::path(own.dli_fname).parent_path() / "meshrun/empty" / kName;
+  dlopen(library.c_str(), RTLD_LAZY);
+}
+
 class PackageNetwork final : public Network {
  public:
   PackageNetwork(const std::string& path, c10::DeviceIndex device)
@@ -121,11 +135,14 @@ std::shared_ptr<Network> load_script(const std::string& path) {
 std::shared_ptr<Network> load_package(const std::string& path, c10::Device device) {
   require_file(path, "package of AOTInductor");
   try {
+    provide_libtorch();
+    // Compiled code asks for it once. Without it, an input of another shape is read beyond its end.
+    setenv("AOTI_RUNTIME_CHECK_INPUTS", "1", /*overwrite=*/0);
     return std::make_shared<PackageNetwork>(path, device.is_cuda() ? device.index() : -1);
-  } catch (const std::exception& error) {
+  } catch (...) {
     throw CallError(MESHRUN_FILE, fmt::format("{} is not a package of AOTInductor that this "
                                               "LibTorch reads: {}",
-                                              path, error.what()));
+                                              path, current_error().text()));
   }
 }
 
