@@ -237,6 +237,35 @@ int Rendezvous::Pause(milliseconds time) const {
   return signal > 0 && signals_.Ends(signal) ? signal : 0;
 }
 
+Rendezvous::~Rendezvous() {
+  if (!removed_file_.empty()) ::unlink(removed_file_.c_str());
+}
+
+absl::Status Rendezvous::ReadSecretFile(const std::string& file, int* signal) {
+  const auto deadline = steady_clock::now() + timeout_;
+  auto read = RendezvousSecret::Read(file);
+  if (!host_ && absl::IsNotFound(read.status())) {
+    Say(fmt::format("waiting for {}, which node 0 writes", file));
+  }
+  while (!host_ && absl::IsNotFound(read.status())) {
+    if (steady_clock::now() >= deadline) {
+      return absl::DeadlineExceededError(
+          fmt::format("{} did not appear within {}: node 0 writes it where it has the same "
+                      "--rdzv-conf secret_file=, or in a Slurm step the same working directory, on "
+                      "a file system that all nodes see",
+                      file, FormatDuration(timeout_)));
+    }
+    if ((*signal = Pause(kPause)) != 0) return absl::CancelledError("stopped");
+    read = RendezvousSecret::Read(file);
+  }
+  if (read.ok()) {
+    secret_ = *std::move(read);
+  } else if (!absl::IsNotFound(read.status())) {
+    return Annotate(read.status(), "the secret's file");
+  }
+  return absl::OkStatus();
+}
+
 absl::Status Rendezvous::TakeSecret(const RendezvousConf& conf, const RendezvousFlags& flags,
                                     const JobContext& context, int* signal) {
   const std::string given = context.variable(kSecretVariable).value_or("");
@@ -253,27 +282,10 @@ absl::Status Rendezvous::TakeSecret(const RendezvousConf& conf, const Rendezvous
   if (!flags.tls.empty()) {
     return absl::InvalidArgumentError("the secret and --tls-* exclude each other");
   }
-  if (!conf.secret_file.empty()) {
-    const auto deadline = steady_clock::now() + timeout_;
-    auto read = RendezvousSecret::Read(conf.secret_file);
-    if (!host_ && absl::IsNotFound(read.status())) {
-      Say(fmt::format("waiting for {}, which node 0 writes", conf.secret_file));
-    }
-    while (!host_ && absl::IsNotFound(read.status())) {
-      if (steady_clock::now() >= deadline) {
-        return absl::DeadlineExceededError(
-            fmt::format("{} did not appear within {}: node 0 writes "
-                        "it where it has the same secret_file=",
-                        conf.secret_file, FormatDuration(timeout_)));
-      }
-      if ((*signal = Pause(kPause)) != 0) return absl::CancelledError("stopped");
-      read = RendezvousSecret::Read(conf.secret_file);
-    }
-    if (read.ok()) {
-      secret_ = *std::move(read);
-    } else if (!absl::IsNotFound(read.status())) {
-      return Annotate(read.status(), "--rdzv-conf secret_file");
-    }
+  const bool of_step = conf.secret_file.empty() && given.empty() && !flags.step_secret_file.empty();
+  const std::string& file = of_step ? flags.step_secret_file : conf.secret_file;
+  if (!file.empty()) {
+    MESHRUN_RETURN_IF_ERROR(ReadSecretFile(file, signal));
   } else if (!given.empty()) {
     auto parsed = RendezvousSecret::Parse(given);
     if (!parsed.ok()) return Annotate(parsed.status(), kSecretVariable);
@@ -287,10 +299,20 @@ absl::Status Rendezvous::TakeSecret(const RendezvousConf& conf, const Rendezvous
   }
   if (!secret_) {
     MESHRUN_ASSIGN_OR_RETURN(secret_, RendezvousSecret::Make());
-    made_ = true;
+    made_ = !of_step;
     secret_file_ = conf.secret_file;
-    if (!secret_file_.empty()) MESHRUN_RETURN_IF_ERROR(secret_->Write(secret_file_));
+    if (const absl::Status written = file.empty() ? absl::OkStatus() : secret_->Write(file);
+        !written.ok()) {
+      if (!of_step) return written;
+      return absl::Status(
+          written.code(),
+          fmt::format("{}: the nodes share their secret in the job's working directory: start in "
+                      "one that all nodes see and you can write in, or name a file with "
+                      "--rdzv-conf secret_file=FILE",
+                      std::string(written.message())));
+    }
   }
+  if (of_step && host_) removed_file_ = file;
   MESHRUN_ASSIGN_OR_RETURN(directory_, RunDirectory::Create(RunDirectory::DefaultParent()));
   MESHRUN_RETURN_IF_ERROR(secret_->WriteCertificate(
       {.user = os::UserName(), .host = host_ ? endpoint_.host : ""}, directory_.path(), WallNow()));

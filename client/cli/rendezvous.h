@@ -31,6 +31,9 @@ struct RendezvousFlags {
   std::string conf;
   std::string local_addr;
   rpc::TlsFiles tls;
+  // No flag: where nothing else gives the secret, the file for it of a Slurm step
+  // (client/cli/slurm_step.h). Node 0 makes it, and removes it at its end.
+  std::string step_secret_file;
 
   // Those of torchrun's that were given.
   std::vector<std::string> Given() const;
@@ -48,6 +51,8 @@ absl::StatusOr<RendezvousConf> ParseRendezvousConf(const std::string& text);
 
 class Rendezvous {
  public:
+  ~Rendezvous();
+
   // Finds out which node this is, reads or makes the secret, and writes this node's certificate.
   // May wait for the secret's file. INVALID_ARGUMENT: the flag and what is wrong with it, or that
   // there is no secret. DEADLINE_EXCEEDED. CANCELLED: `*signal` is set.
@@ -83,6 +88,8 @@ class Rendezvous {
   Rendezvous() = default;
   absl::Status TakeSecret(const RendezvousConf& conf, const RendezvousFlags& flags,
                           const JobContext& context, int* signal);
+  // Leaves secret_ empty if node 0 is to make it. May wait for the file.
+  absl::Status ReadSecretFile(const std::string& file, int* signal);
 
   // Returns the signal that is to end the job, or 0 after `time`.
   int Pause(std::chrono::milliseconds time) const;
@@ -102,6 +109,8 @@ class Rendezvous {
   // Not known before: to be printed.
   bool made_ = false;
   std::string secret_file_;
+  // Of a Slurm step, on node 0.
+  std::string removed_file_;
 };
 
 }  // namespace meshrun::client

@@ -12,6 +12,7 @@
 
 #include "client/cli/context.h"
 #include "client/cli/follow.h"
+#include "client/cli/slurm_step.h"
 #include "client/cli/submission.h"
 #include "client/job_spec.h"
 #include "client/local_cluster.h"
@@ -117,9 +118,8 @@ void KeepFlightRecords(const JobContext& context, const std::string& parent, v1:
 }
 
 // A job of several hosts has one of these calls on each.
-bool IsAcrossHosts(const RunFlags& flags, const v1::JobSpec& spec) {
-  const RendezvousFlags& f = flags.rendezvous;
-  return spec.max_nodes() > 1 && !flags.job.standalone &&
+bool IsAcrossHosts(const RendezvousFlags& f, const v1::JobSpec& spec) {
+  return spec.max_nodes() > 1 &&
          !(f.node_rank.empty() && f.master_addr.empty() && f.endpoint.empty());
 }
 
@@ -183,13 +183,14 @@ int RunJob(const RunFlags& flags) {
         "--array: 'meshrun run' runs one job: use 'meshrun submit' on a cluster"));
   }
   std::vector<std::string> ignored = flags.ignored;
-  const bool across_hosts = IsAcrossHosts(flags, spec);
+  RendezvousFlags rendezvous_flags = flags.rendezvous;
+  if (!flags.job.standalone) {
+    const absl::Status status = CompleteFromSlurm(context.variable, spec, &rendezvous_flags);
+    if (!status.ok()) return Fail(status);
+  }
+  const bool across_hosts = !flags.job.standalone && IsAcrossHosts(rendezvous_flags, spec);
   if (!across_hosts && spec.min_nodes() > 1) {
-    return Fail(absl::InvalidArgumentError(
-        fmt::format("--nodes {}: 'meshrun run' starts this host's ranks: call it on each host with "
-                    "--node-rank, "
-                    "--master-addr and --master-port, or use 'meshrun submit' on a cluster",
-                    spec.min_nodes())));
+    return Fail(absl::InvalidArgumentError(HowToStart(context.variable, spec)));
   }
   if (!across_hosts) {
     const std::vector<std::string> given = flags.rendezvous.Given();
@@ -213,7 +214,7 @@ int RunJob(const RunFlags& flags) {
   std::unique_ptr<Rendezvous> rendezvous;
   int signal = 0;
   if (across_hosts) {
-    auto prepared = Rendezvous::Prepare(flags.rendezvous, spec, context, *signals, &signal);
+    auto prepared = Rendezvous::Prepare(rendezvous_flags, spec, context, *signals, &signal);
     if (signal != 0) return kExitSignalBase + signal;
     if (!prepared.ok()) return Fail(prepared.status());
     rendezvous = *std::move(prepared);
@@ -329,6 +330,8 @@ void AddRun(FlagSet& root, Commands* commands) {
       "  meshrun run --nnodes 2 --node-rank 0 --master-addr gpu0 train.py     on gpu0; it prints a "
       "secret\n"
       "  MESHRUN_RDZV_SECRET=... meshrun run --nnodes 2 --node-rank 1 --master-addr gpu0 train.py\n"
+      "  srun meshrun run --nnodes $SLURM_NNODES train.py  on all nodes of a Slurm job, a task on "
+      "each\n"
       "\n"
       "Ctrl-C cancels the job: its ranks get SIGINT, then SIGTERM. A second Ctrl-C kills it. "
       "Ctrl-Z "

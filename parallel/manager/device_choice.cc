@@ -5,6 +5,7 @@
 #include "fmt/format.h"
 #include "parallel/base/errors.h"
 #include "parallel/comm/process_group_factory.h"
+#include "parallel/manager/environment.h"
 
 namespace meshrun {
 
@@ -44,9 +45,8 @@ c10::Device choose_device(const std::string& backend, int world_size, int local_
         "(meshrun nodes)",
         local_rank, *assigned, gpus));
   }
-  // A launcher that gives each rank its own CUDA_VISIBLE_DEVICES leaves one GPU, number 0.
   const c10::Device device(c10::DeviceType::CUDA,
-                           static_cast<c10::DeviceIndex>(assigned.value_or(local_rank % gpus)));
+                           static_cast<c10::DeviceIndex>(gpu_index(local_rank, gpus, assigned)));
   c10::impl::VirtualGuardImpl(c10::DeviceType::CUDA).setDevice(device);
   return device;
 }

@@ -9,6 +9,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <limits>
+#include <string_view>
 #include <system_error>
 #include <vector>
 
@@ -210,8 +211,8 @@ std::optional<int> assigned_gpu(const EnvironmentLookup& lookup) {
   return static_cast<int>(found - all.begin());
 }
 
-int port_for(std::string_view identity) {
-  return 10000 + static_cast<int>(Fingerprint(identity) % 10000);
+int gpu_index(int local_rank, int gpus, std::optional<int> assigned) {
+  return assigned.value_or(local_rank % gpus);
 }
 
 absl::StatusOr<int> parse_port(const std::string& name, const std::string& text) {

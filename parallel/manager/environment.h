@@ -23,7 +23,9 @@
 // helpers: then SLURM is not taken. MESHRUN_DISTRIBUTED_INITIALIZATION_METHOD, then
 // PHYSICSNEMO_DISTRIBUTED_INITIALIZATION_METHOD, forces a method. SLURM's address is MASTER_ADDR,
 // else this host if the step has one node, else the first node of SLURM_STEP_NODELIST, else
-// SLURM_LAUNCH_NODE_IPADDR, else the first node of SLURM_JOB_NODELIST (plain sbatch).
+// SLURM_LAUNCH_NODE_IPADDR, else the first node of SLURM_JOB_NODELIST. A batch script (ENVIRONMENT is
+// BATCH) has the variables of rank 0 and no step: without srun there are no other ranks, which is an
+// error.
 //
 // MODEL_PARALLEL_SIZE, under every method: initialize() makes the group "model_parallel" of so many
 // consecutive ranks. It divides the world size and is the same on all ranks.
@@ -46,7 +48,6 @@
 #include <functional>
 #include <optional>
 #include <string>
-#include <string_view>
 
 #include "absl/status/statusor.h"
 
@@ -116,17 +117,15 @@ absl::StatusOr<std::optional<std::chrono::milliseconds>> read_deadlock_after(
 absl::Status check_model_parallel_size(std::optional<int> size, int world_size,
                                        std::optional<int64_t> axis);
 
+// The index of a rank's GPU among the `gpus` (at least 1) that the process sees: `assigned`, else
+// the ranks of a host take them in turn. A launcher that binds a GPU to each rank (srun --gpu-bind,
+// --gpus-per-task) shows it to that rank alone, as number 0.
+int gpu_index(int local_rank, int gpus, std::optional<int> assigned);
+
 // The place of this rank's first GPU (MESHRUN_GPUS) among those that the process sees
 // (CUDA_VISIBLE_DEVICES, which under meshrun lists the job's GPUs on the host). Absent if no daemon
 // gave it one, or if CUDA_VISIBLE_DEVICES has been changed since.
 std::optional<int> assigned_gpu(const EnvironmentLookup& lookup);
-
-// The first host of a Slurm hostlist: "gpu[07-12,20],login1" gives "gpu07".
-absl::StatusOr<std::string> first_host(const std::string& hostlist);
-
-// A port in 10000 .. 19999 that follows from `identity`: below ip_local_port_range, and apart from
-// the 20000 .. 29999 that meshrun's daemons reserve.
-int port_for(std::string_view identity);
 
 // A decimal port, 1 to 65535; `name` is what messages call it.
 absl::StatusOr<int> parse_port(const std::string& name, const std::string& text);

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/status/status.h"
+#include "core/slurm.h"
 #include "fmt/format.h"
 #include "parallel/manager/variable_reader.h"
 
@@ -44,7 +45,7 @@ std::string unnumbered_identity(const EnvironmentLookup& lookup,
 // `numbered` is the identity by the launcher's number of the job, from which the port follows too.
 void identify(LaunchEnvironment& environment, VariableReader& reader,
               const std::optional<std::string>& numbered, const std::string& process) {
-  environment.master_port = numbered ? port_for(*numbered) : kDefaultPort;
+  environment.master_port = numbered ? PortOfJob(*numbered) : kDefaultPort;
   reader.port("MASTER_PORT", environment.master_port);
   environment.identity =
       numbered ? *numbered : unnumbered_identity(reader.lookup(), environment, process);
@@ -96,7 +97,7 @@ std::string slurm_address(VariableReader& reader) {
     const std::optional<std::string> value = reader.text(name);
     if (!value) continue;
     if (std::string_view(name) == "SLURM_LAUNCH_NODE_IPADDR") return *value;
-    absl::StatusOr<std::string> host = first_host(*value);
+    absl::StatusOr<std::string> host = FirstHost(*value);
     if (host.ok()) return *host;
     reader.fail(fmt::format("{}: {}", name, std::string(host.status().message())));
     return "";
@@ -115,6 +116,15 @@ absl::StatusOr<LaunchEnvironment> read_slurm(const EnvironmentLookup& lookup,
   const bool has_tasks = !reader.text("SLURM_NPROCS") && reader.text("SLURM_NTASKS");
   const char* size_name = has_tasks ? "SLURM_NTASKS" : "SLURM_NPROCS";
   environment.world_size = reader.required_integer(size_name, 1);
+  // sbatch sets the variables of task 0 for its script; srun sets those of a step.
+  if (environment.world_size > 1 && reader.text("ENVIRONMENT") == "BATCH" &&
+      !reader.text("SLURM_STEP_ID") && !reader.text("SLURM_STEP_NUM_TASKS")) {
+    reader.fail(
+        fmt::format("{}={}, and this process was started by a batch script without srun, so the "
+                    "other ranks would never come: write srun before the program, or set "
+                    "MESHRUN_DISTRIBUTED_INITIALIZATION_METHOD=SINGLE for a single process",
+                    size_name, environment.world_size));
+  }
   environment.local_rank = reader.integer("SLURM_LOCALID");
   environment.node_rank = reader.integer("SLURM_NODEID");
   environment.master_addr = slurm_address(reader);
@@ -213,26 +223,6 @@ absl::StatusOr<LaunchEnvironment> read_launcher_variables(const EnvironmentLooku
   }
   return LaunchEnvironment{
       .local_rank = 0, .local_world_size = 1, .node_rank = 0, .identity = "single process"};
-}
-
-absl::StatusOr<std::string> first_host(const std::string& hostlist) {
-  const size_t end = hostlist.find_first_of(",[");
-  std::string host = hostlist.substr(0, end);
-  size_t at = end;
-  // "rack[1-2]n[03-07]" has several brackets; each gives its first number.
-  while (at < hostlist.size() && hostlist[at] == '[') {
-    const size_t close = hostlist.find(']', at);
-    const size_t stop = hostlist.find_first_of("-,]", at);
-    if (close == std::string::npos || stop == at + 1) {
-      return absl::InvalidArgumentError(fmt::format("\"{}\" is not a Slurm hostlist", hostlist));
-    }
-    host += hostlist.substr(at + 1, stop - at - 1);
-    at = hostlist.find_first_of(",[", close + 1);
-    host += hostlist.substr(close + 1, at == std::string::npos ? at : at - close - 1);
-  }
-  if (host.empty())
-    return absl::InvalidArgumentError(fmt::format("\"{}\" names no host", hostlist));
-  return host;
 }
 
 }  // namespace meshrun

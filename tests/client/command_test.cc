@@ -407,6 +407,47 @@ TEST_F(CommandTest, SeveralRunsFormOneJobByTorchrunsFlags) {
   EXPECT_THAT(said, HasSubstr("the others need the secret in " + secret));
 }
 
+// The variables that srun sets stand for the flags; two calls on one host stand for two hosts.
+TEST_F(CommandTest, AStepOfSlurmNeedsNoFlagsOfTheRendezvous) {
+  const auto spawn = [&](const std::string& task, const std::string& out) {
+    os::SpawnOptions options;
+    options.argv = {Meshrun(),
+                    "run",
+                    "--nnodes=2",
+                    "--nproc-per-node=2",
+                    "--working-dir",
+                    directory_,
+                    "sh",
+                    "-c",
+                    "echo $GROUP_RANK $LOCAL_RANK $RANK of $WORLD_SIZE"};
+    options.env = {{"SLURM_JOB_ID", fmt::format("{}", ::getpid())},
+                   {"SLURM_STEP_ID", "0"},
+                   {"SLURM_PROCID", task},
+                   {"SLURM_STEP_NUM_NODES", "2"},
+                   {"SLURM_STEP_NUM_TASKS", "2"},
+                   {"SLURM_STEP_NODELIST", "localhost,other"}};
+    const os::UniqueFd file(
+        ::open((directory_ + out).c_str(), O_CREAT | O_WRONLY | O_CLOEXEC, 0600));
+    options.stdout_fd = options.stderr_fd = file.get();
+    return os::Spawn(options);
+  };
+  const auto node1 = spawn("1", "/node1");
+  const auto node0 = spawn("0", "/node0");
+  ASSERT_TRUE(node0.ok() && node1.ok());
+  for (const pid_t pid : {*node0, *node1}) {
+    int status = -1;
+    ASSERT_EQ(::waitpid(pid, &status, 0), pid);
+    EXPECT_EQ(status, 0) << *os::ReadFile(directory_ + "/node0")
+                         << *os::ReadFile(directory_ + "/node1");
+  }
+  EXPECT_THAT(*os::ReadFile(directory_ + "/node0"), HasSubstr("1: 0 1 1 of 4\n"));
+  EXPECT_THAT(*os::ReadFile(directory_ + "/node1"), HasSubstr("2: 1 0 2 of 4\n"));
+  // Node 0 removes the secret at its end.
+  for (const auto& entry : std::filesystem::directory_iterator(directory_)) {
+    EXPECT_THAT(entry.path().filename().string(), Not(HasSubstr(".meshrun")));
+  }
+}
+
 // A rendezvous peer ends without a word: the other says which one, and what is known of it.
 TEST_F(CommandTest, AKilledRunIsNamedByTheOtherNode) {
   char host[256] = {};

@@ -184,6 +184,52 @@ TEST(EnvironmentTest, PlainSbatchTakesTheFirstNodeOfTheJob) {
   EXPECT_EQ(found->master_addr, "gpu07");
 }
 
+// sbatch gives its script the variables of task 0; nobody starts the others.
+TEST(EnvironmentTest, ABatchScriptWithoutSrunIsNotAWorld) {
+  const Variables batch = {{"ENVIRONMENT", "BATCH"}, {"SLURM_JOB_ID", "71"},
+                           {"SLURM_PROCID", "0"},    {"SLURM_LOCALID", "0"},
+                           {"SLURM_NODEID", "0"},    {"SLURM_NPROCS", "3"},
+                           {"SLURM_NTASKS", "3"},    {"SLURM_JOB_NODELIST", "gpu-a[1-2],node07"}};
+  EXPECT_THAT(error(batch), AllOf(HasSubstr("SLURM_NPROCS=3"), HasSubstr("write srun before"),
+                                  HasSubstr("SINGLE")));
+  EXPECT_THAT(error(with(batch, "MASTER_ADDR", "gpu-a1")), HasSubstr("write srun before"));
+  EXPECT_EQ(detect(batch, "SINGLE")->method, LaunchMethod::kSingle);
+  const auto alone = detect(with(batch, "SLURM_NPROCS", "1"));
+  ASSERT_TRUE(alone.ok()) << alone.status();
+  EXPECT_EQ(alone->world_size, 1);
+  // srun within the script.
+  Variables step = batch;
+  for (const auto& [name, value] : Variables{{"SLURM_STEP_ID", "0"},
+                                             {"SLURM_STEP_NUM_TASKS", "3"},
+                                             {"SLURM_STEP_NUM_NODES", "3"},
+                                             {"SLURM_STEP_NODELIST", "gpu-a[1-2],node07"},
+                                             {"SLURM_PROCID", "2"},
+                                             {"SLURM_NODEID", "2"},
+                                             {"SLURM_LAUNCH_NODE_IPADDR", "10.0.0.1"}}) {
+    step[name] = value;
+  }
+  const auto found = detect(step);
+  ASSERT_TRUE(found.ok()) << found.status();
+  EXPECT_EQ(found->rank, 2);
+  EXPECT_EQ(found->master_addr, "gpu-a1");
+}
+
+// As Slurm 22.05 has them: --mpi=pmi2 adds PMI_*, cray_shasta PALS_* and PMI_*, pmix PMIX_*.
+TEST(EnvironmentTest, AnyPmiUnderSrunIsSlurm) {
+  for (const Variables& added :
+       {Variables{{"PMI_RANK", "1"}, {"PMI_SIZE", "2"}, {"PMI_JOBID", "3.0"}},
+        Variables{{"PALS_RANKID", "1"}, {"PALS_NODEID", "0"}, {"PMI_CONTROL_PORT", "1"}},
+        Variables{{"PMIX_RANK", "1"}, {"PMIX_NAMESPACE", "slurm.pmix.3.0"}}}) {
+    Variables step = added;
+    step.insert(kSlurm.begin(), kSlurm.end());
+    const auto found = detect(step);
+    ASSERT_TRUE(found.ok()) << found.status();
+    EXPECT_EQ(found->method, LaunchMethod::kSlurm);
+    EXPECT_EQ(found->rank, 1);
+    EXPECT_EQ(found->world_size, 2);
+  }
+}
+
 // srun from a login node: its address is not where rank 0 runs.
 TEST(EnvironmentTest, SlurmPrefersTheStepsFirstNodeToTheLaunchNode) {
   const Variables step =
@@ -371,6 +417,14 @@ TEST(EnvironmentTest, ARanksGpuIsTheFirstOfItsOwnAmongTheVisibleOnes) {
   EXPECT_EQ(gpu({{"MESHRUN_GPUS", "2"}}), std::nullopt);
 }
 
+// srun --gpu-bind shows each rank its own GPU alone.
+TEST(EnvironmentTest, ARankThatSeesOneGpuTakesIt) {
+  for (const int local_rank : {0, 1, 7}) EXPECT_EQ(gpu_index(local_rank, 1, std::nullopt), 0);
+  EXPECT_EQ(gpu_index(3, 4, std::nullopt), 3);
+  EXPECT_EQ(gpu_index(5, 4, std::nullopt), 1);
+  EXPECT_EQ(gpu_index(1, 4, 2), 2);
+}
+
 TEST(EnvironmentTest, TheTimeoutIsInSeconds) {
   EXPECT_EQ(detect(kEnv)->timeout, std::nullopt);
   EXPECT_EQ(detect(with(kEnv, "MESHRUN_TIMEOUT_SECONDS", "2.5"))->timeout, milliseconds(2500));
@@ -407,28 +461,6 @@ TEST(EnvironmentTest, TheTimeOfADeadlockIsInSecondsOrZero) {
     EXPECT_THAT(error(with(kEnv, "MESHRUN_DEADLOCK_SECONDS", value)),
                 HasSubstr("is not a number of seconds between 3 and 2147483, nor 0"));
   }
-}
-
-TEST(HostlistTest, GivesTheFirstHost) {
-  EXPECT_EQ(*first_host("login1"), "login1");
-  EXPECT_EQ(*first_host("a,b"), "a");
-  EXPECT_EQ(*first_host("gpu[07-12,20],login1"), "gpu07");
-  EXPECT_EQ(*first_host("gpu[5,7]"), "gpu5");
-  EXPECT_EQ(*first_host("rack[1-2]n[03-07]-ib,x"), "rack1n03-ib");
-  EXPECT_EQ(*first_host("n[1-2].cluster.org"), "n1.cluster.org");
-  for (const char* broken : {"", ",a", "n[", "n[]", "n[3"})
-    EXPECT_FALSE(first_host(broken).ok()) << broken;
-}
-
-TEST(PortTest, StaysBelowTheEphemeralAndTheDaemonsRanges) {
-  std::set<int> ports;
-  for (int job = 0; job < 1000; ++job) {
-    const int port = port_for("Slurm job " + std::to_string(job));
-    EXPECT_GE(port, 10000);
-    EXPECT_LT(port, 20000);
-    ports.insert(port);
-  }
-  EXPECT_GT(ports.size(), 900u);
 }
 
 }  // namespace
