@@ -37,8 +37,9 @@ def last_line(text):
     return lines[-1].strip() if lines else "(no output)"
 
 
-def environment(requirements, install=True):
-    """The bin/ directory of the virtual environment with these requirements. Raises Missing."""
+def environment(requirements, install=True, wheels_only=True):
+    """The bin/ directory of the virtual environment with these requirements. wheels_only: no package is built from its source.
+    Raises Missing."""
     name = requirements.stem + "-" + hashlib.sha256(requirements.read_bytes()).hexdigest()[:12]
     place = CACHE / "python" / name
     place.parent.mkdir(parents=True, exist_ok=True)
@@ -54,7 +55,7 @@ def environment(requirements, install=True):
         wheels = CACHE / "wheels"
         _call([PYTHON, "-m", "venv", "--without-pip", place])
         _call([PYTHON, "-m", "pip", "--python", place / "bin/python", "install", "--quiet", "--retries", "1", "--no-deps",
-               "--no-cache-dir", "--only-binary", ":all:", "--require-hashes",
+               "--no-cache-dir", *(["--only-binary", ":all:"] if wheels_only else []), "--require-hashes",
                *(["--find-links", wheels] if wheels.is_dir() else []), "-r", requirements])
         complete.touch()
     return place / "bin"
