@@ -238,6 +238,9 @@ int Serve(const Flags& flags, std::chrono::milliseconds lease, std::chrono::mill
                                  {"state", flags.ephemeral ? "in memory" : flags.state_dir}});
   if (flags.ready_fd >= 0) WriteReady(flags.ready_fd, **server);
   int signal = meshrun::os::WaitForTerminationSignal();
+  // A batch system signals every process of its job. The holder of our lifeline is one of them; its
+  // ranks need us until it ends.
+  while (lifeline) signal = meshrun::os::WaitForTerminationSignal();
   // `systemctl reload` sends it, whether or not there is a policy.
   const bool of_systemd = std::getenv("INVOCATION_ID") != nullptr;
   while (signal == SIGHUP && (reads_again || of_systemd)) {
@@ -259,7 +262,8 @@ int Serve(const Flags& flags, std::chrono::milliseconds lease, std::chrono::mill
 
 int main(int argc, char** argv) {
   meshrun::os::OpenMissingStandardStreams(meshrun::os::MissingOutput::kDiscardWrites, argv);
-  meshrun::os::BlockTerminationSignals();
+  // SIGUSR1 and SIGUSR2 too: a batch system sends them to every process of a job, for its ranks.
+  meshrun::os::BlockTerminationSignals(/*user_signals=*/true);
   // We report failures ourselves, in one sentence; gRPC's logs only help gRPC developers.
   ::setenv("GRPC_VERBOSITY", "NONE", /*overwrite=*/0);
   Flags flags;

@@ -39,6 +39,9 @@ void Daemon::WatchSignals() {
   loop_.Watch(signals_.get(), POLLIN, [this](short) {
     signalfd_siginfo info;
     while (::read(signals_.get(), &info, sizeof(info)) == sizeof(info)) {
+      // A batch system signals every process of its job. The holder of our lifeline is one of them,
+      // and stops the ranks in order; until then they need this daemon.
+      if (options_.lifeline_fd && static_cast<pid_t>(info.ssi_pid) != ::getppid()) continue;
       Stop("it got " + SignalName(static_cast<int>(info.ssi_signo)),
            /*at_once=*/stopping_);
     }

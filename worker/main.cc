@@ -45,8 +45,9 @@ int main(int argc, char** argv) {
     const absl::Status released = meshrun::worker::ReleaseControllers();
     return released.ok() ? meshrun::kExitOk : Say(released);
   }
-  // Before gRPC starts its threads, so that the daemon's loop alone receives them.
-  meshrun::os::BlockTerminationSignals();
+  // Before gRPC starts its threads, so that the daemon's loop alone receives them. SIGUSR1 and
+  // SIGUSR2 too: a batch system sends them to every process of a job, for its ranks.
+  meshrun::os::BlockTerminationSignals(/*user_signals=*/true);
   int exit_code = meshrun::kExitOk;
   auto options = meshrun::worker::ParseFlags(argc, argv, &exit_code);
   if (!options) return exit_code;

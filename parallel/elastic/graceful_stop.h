@@ -11,8 +11,8 @@
 //     }
 //   }
 //
-// A second signal ends the process at once; after agreed() SIGTERM does not, since launchers send
-// it to ranks whose peer has ended first. Signals are this process's: one GracefulStop at a time.
+// The same signal again, a second later or more, ends the process at once; after agreed() SIGTERM
+// does not, since launchers send it to ranks whose peer has ended first. Signals are this process's: one GracefulStop at a time.
 // Threads: one at a time.
 #pragma once
 

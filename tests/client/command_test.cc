@@ -448,6 +448,34 @@ TEST_F(CommandTest, AStepOfSlurmNeedsNoFlagsOfTheRendezvous) {
   }
 }
 
+std::vector<pid_t> ChildrenOf(pid_t parent) {
+  std::vector<pid_t> children;
+  for (const auto& thread :
+       std::filesystem::directory_iterator(fmt::format("/proc/{}/task", parent))) {
+    std::ifstream file(thread.path() / "children");
+    for (pid_t child = 0; file >> child;) children.push_back(child);
+  }
+  return children;
+}
+
+// A batch system signals every process of its job: the daemons outlast their run's ranks.
+TEST_F(CommandTest, DaemonsOfARunLeaveSignalsToIt) {
+  const std::string fifo = Fifo();
+  const std::string gate = directory_ + "/gate";
+  const pid_t run =
+      Start({"run", "--", "sh", "-c",
+             "echo $$ > " + fifo + "; until [ -e " + gate + " ]; do sleep 0.05; done"});
+  ASSERT_GT(ReadPid(fifo), 0);
+  const std::vector<pid_t> daemons = ChildrenOf(run);
+  EXPECT_EQ(daemons.size(), 2u);
+  for (const pid_t daemon : daemons) {
+    for (const int signal : {SIGTERM, SIGINT, SIGUSR1}) EXPECT_EQ(::kill(daemon, signal), 0);
+  }
+  std::ofstream(gate).put('\n');
+  const Result result = Wait(run);
+  EXPECT_EQ(result.code, 0) << result.err;
+}
+
 // A rendezvous peer ends without a word: the other says which one, and what is known of it.
 TEST_F(CommandTest, AKilledRunIsNamedByTheOtherNode) {
   char host[256] = {};

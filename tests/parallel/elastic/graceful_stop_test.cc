@@ -3,9 +3,11 @@
 
 #include <gtest/gtest.h>
 
+#include <csignal>
 #include <string>
 
 #include "parallel/base/no_collectives.h"
+#include "parallel/elastic/stop_signal.h"
 #include "tests/parallel/collectives/worlds.h"
 #include "tests/parallel/support/rank_processes.h"
 
@@ -34,6 +36,25 @@ const bool kAgreesUnderItsName = register_rank_function("graceful_stop_names", [
   }
   EXPECT_FALSE(stop.agreed()) << "the group goes on";
 });
+
+// slurmstepd signals each process of a step, and meshrun passes on what it gets itself.
+TEST(StopSignalTest, SignalsThatComeTogetherAreOneRequest) {
+  constexpr int64_t kSecond = 1'000'000'000;
+  RepeatedSignal signal;
+  EXPECT_FALSE(signal.insists(100 * kSecond));
+  EXPECT_FALSE(signal.insists(100 * kSecond + 1));
+  EXPECT_FALSE(signal.insists(101 * kSecond));
+  EXPECT_TRUE(signal.insists(101 * kSecond + 1));
+}
+
+TEST(StopSignalDeathTest, ThreeAtOnceDoNotEndTheProcess) {
+  const auto signalled = [] {
+    catch_stop_signals();
+    for (int i = 0; i < 3; ++i) std::raise(SIGTERM);
+    std::quick_exit(stop_requested() ? stop_signal() : 0);
+  };
+  EXPECT_EXIT(signalled(), ::testing::ExitedWithCode(SIGTERM), "");
+}
 
 TEST(GracefulStopTest, ErrorsNameWhatTheProgramHasCalled) {
   run_in_worlds("graceful_stop_names", {1, 2}, {"ucx"});
