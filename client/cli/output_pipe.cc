@@ -52,7 +52,7 @@ void OutputPipe::SayLost(const v1::ReadLogsResponse& chunk) {
   lost_ += chunk.dropped();
   ShowHeld();
   // A line whose beginning was read does not go on here.
-  assembler_.Flush();
+  assembler_.Flush(chunk.rank(), is_stderr);
   if (std::exchange(said_lost_[{chunk.rank(), is_stderr}], true)) {
     lost_unsaid_ += chunk.dropped();
     return;
@@ -106,6 +106,9 @@ void OutputPipe::ShowHeld() {
 void OutputPipe::Release(std::vector<std::string>* rows) {
   const nanoseconds now = Now();
   if (now - held_since_ >= kHold) ShowHeld();
+  if (world_size_ > 1) {
+    assembler_.ShowUnfinished({!screen_.redraws(false), !screen_.redraws(true)}, now);
+  }
   merger_.Release(now);
   if (world_size_ < 2) return;
   std::vector<LineAssembler::OpenLine> lines = assembler_.OpenLines();

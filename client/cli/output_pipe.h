@@ -6,7 +6,9 @@
 //                           the rank printed later
 //   several, terminal       lines with their rank; equal lines of several ranks are merged, and
 //                           lines without an end are rows below that are redrawn
-//   several, file or pipe   each rank's lines, whole, with their rank
+//   several, file or pipe   each rank's lines, whole, with their rank. A line that has had no end
+//                           for 5 s comes as it stands, as a line of its own (a progress bar, a
+//                           prompt): LineAssembler::ShowUnfinished
 #pragma once
 
 #include <chrono>

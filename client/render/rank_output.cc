@@ -12,6 +12,20 @@ namespace {
 // On a terminal.
 constexpr size_t kMostShown = size_t{64} << 10;
 
+// The C library's buffer of a pipe.
+constexpr uint64_t kBlock = 4096;
+
+// The last form without the blanks that cover a longer one.
+std::string_view ShownForm(std::string_view line) {
+  line = LastForm(line);
+  while (line.ends_with(' ')) line.remove_suffix(1);
+  return line;
+}
+
+bool IsBlank(std::string_view line) {
+  return Visible(line).find_first_not_of(' ') == std::string::npos;
+}
+
 }  // namespace
 
 std::string_view LastForm(std::string_view line) {
@@ -27,23 +41,35 @@ void LineAssembler::Emit(int rank, bool is_stderr, std::string_view line) {
   sink_(RankLine{{rank}, is_stderr, std::string(kept ? line : LastForm(line))});
 }
 
+void LineAssembler::End(int rank, bool is_stderr, Partial& partial) {
+  open_bytes_ -= partial.text.size();
+  const std::string line = std::exchange(partial.text, {});
+  const std::optional<std::string> shown = std::exchange(partial.shown, std::nullopt);
+  if (!shown) return Emit(rank, is_stderr, line);
+  const std::string_view form = partial.redrawn ? ShownForm(line) : std::string_view(line);
+  if (form != *shown && !IsBlank(form)) Emit(rank, is_stderr, form);
+}
+
 void LineAssembler::Append(int rank, bool is_stderr, std::string_view data,
                            std::chrono::nanoseconds now) {
   Partial& partial = partial_[{rank, is_stderr}];
+  partial.position += data.size();
   while (true) {
     const size_t end = data.find('\n');
     if (end == std::string_view::npos) break;
-    if (partial.text.empty()) {
-      Emit(rank, is_stderr, data.substr(0, end));
-    } else {
-      open_bytes_ -= partial.text.size();
-      const std::string line = std::exchange(partial.text, {}).append(data.substr(0, end));
+    const std::string_view line = data.substr(0, end);
+    if (partial.text.empty() && !partial.shown) {
       Emit(rank, is_stderr, line);
+    } else {
+      partial.redrawn |= line.find('\r') != std::string_view::npos;
+      partial.text += line;
+      open_bytes_ += line.size();
+      End(rank, is_stderr, partial);
     }
     data.remove_prefix(end + 1);
   }
   if (data.empty()) return;
-  if (partial.text.empty()) {
+  if (partial.text.empty() && !partial.shown) {
     partial.since = now;
     partial.redrawn = false;
   }
@@ -54,7 +80,7 @@ void LineAssembler::Append(int rank, bool is_stderr, std::string_view data,
 }
 
 void LineAssembler::Bound(int rank, bool is_stderr, Partial& partial) {
-  const bool kept = redraws_[is_stderr] == Redraws::kKept;
+  const bool kept = redraws_[is_stderr] == Redraws::kKept && !(partial.shown && partial.redrawn);
   if (!kept) {
     // What is drawn over is gone.
     const std::string_view last = LastForm(partial.text);
@@ -72,30 +98,41 @@ void LineAssembler::Bound(int rank, bool is_stderr, Partial& partial) {
   const auto longest = std::max_element(
       partial_.begin(), partial_.end(),
       [](const auto& a, const auto& b) { return a.second.text.size() < b.second.text.size(); });
-  open_bytes_ -= longest->second.text.size();
-  const std::string line = std::exchange(longest->second.text, {});
-  Emit(longest->first.first, longest->first.second, line);
+  End(longest->first.first, longest->first.second, longest->second);
 }
 
 void LineAssembler::Flush() {
   for (auto& [key, partial] : partial_) {
-    if (!partial.text.empty()) Emit(key.first, key.second, partial.text);
-    partial.text.clear();
+    if (!partial.text.empty()) End(key.first, key.second, partial);
   }
-  open_bytes_ = 0;
 }
 
 void LineAssembler::Flush(int rank, bool is_stderr) {
   Partial& partial = partial_[{rank, is_stderr}];
-  open_bytes_ -= partial.text.size();
-  const std::string line = std::exchange(partial.text, {});
-  if (!line.empty()) Emit(rank, is_stderr, line);
+  if (!partial.text.empty()) End(rank, is_stderr, partial);
 }
 
 void LineAssembler::Drop(int rank, bool is_stderr) {
   Partial& partial = partial_[{rank, is_stderr}];
   open_bytes_ -= partial.text.size();
   partial.text.clear();
+  partial.shown.reset();
+}
+
+void LineAssembler::ShowUnfinished(std::array<bool, 2> which, std::chrono::nanoseconds now) {
+  for (auto& [key, partial] : partial_) {
+    if (!which[key.second] || partial.text.empty() ||
+        now - (partial.shown ? partial.shown_at : partial.since) < kUnfinished) {
+      continue;
+    }
+    if (!partial.redrawn && partial.position % kBlock == 0) continue;
+    const std::string_view form =
+        partial.redrawn ? ShownForm(partial.text) : std::string_view(partial.text);
+    if (form.size() > kMostUnfinished || partial.shown == form || IsBlank(form)) continue;
+    partial.shown = std::string(form);
+    partial.shown_at = now;
+    Emit(key.first, key.second, form);
+  }
 }
 
 std::vector<LineAssembler::OpenLine> LineAssembler::OpenLines() const {

@@ -3,9 +3,12 @@
 
 #include <array>
 #include <chrono>
+#include <cstddef>
+#include <cstdint>
 #include <deque>
 #include <functional>
 #include <map>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -27,8 +30,9 @@ using LineSink = std::function<void(const RankLine&)>;
 enum class Redraws {
   // Its last form arrives, as on a terminal. A line without an end is cut at 64 KiB.
   kLastForm,
-  // All its bytes arrive: for files and pipes. A line is cut at kMostLine, and the longest one
-  // where all open lines together have kMostOpen.
+  // All its bytes arrive, unless ShowUnfinished has passed it on before its end: for files and
+  // pipes. A line is cut at kMostLine, and the longest one where all open lines together have
+  // kMostOpen.
   kKept,
 };
 
@@ -37,6 +41,9 @@ class LineAssembler {
  public:
   static constexpr size_t kMostLine = size_t{64} << 20;
   static constexpr size_t kMostOpen = size_t{256} << 20;
+  // Time between two forms of a line that has no end yet, and the longest one that is passed on.
+  static constexpr std::chrono::seconds kUnfinished{5};
+  static constexpr size_t kMostUnfinished = size_t{4} << 10;
 
   // `redraws`: for stdout and for stderr.
   LineAssembler(std::array<Redraws, 2> redraws, LineSink sink)
@@ -47,6 +54,13 @@ class LineAssembler {
   void Flush(int rank, bool is_stderr);
   // Forgets the beginning of a line that has no end yet.
   void Drop(int rank, bool is_stderr);
+  // For streams whose open lines nobody sees otherwise (`which`: stdout, stderr): passes on each
+  // line that has had no end for kUnfinished, and again every kUnfinished if it has changed. A line
+  // that redraws itself is passed on in its last form, then and at its end; another one whole. The
+  // end passes on only what differs from the form before. Two kinds of lines wait for their end:
+  // lines longer than kMostUnfinished, and lines that stop at a multiple of the block that the C
+  // library writes, whose rest is in the buffer of the rank.
+  void ShowUnfinished(std::array<bool, 2> which, std::chrono::nanoseconds now);
 
   // A line without an end, in its last form.
   struct OpenLine {
@@ -69,8 +83,15 @@ class LineAssembler {
     std::string text;
     std::chrono::nanoseconds since{0};
     bool redrawn = false;
+    // The form that ShowUnfinished has passed on, and when.
+    std::optional<std::string> shown;
+    std::chrono::nanoseconds shown_at{0};
+    // All bytes of the stream so far.
+    uint64_t position = 0;
   };
   void Emit(int rank, bool is_stderr, std::string_view line);
+  // Passes on the line that `partial` holds, if it says more than what was shown of it.
+  void End(int rank, bool is_stderr, Partial& partial);
   void Bound(int rank, bool is_stderr, Partial& partial);
 
   const std::array<Redraws, 2> redraws_;

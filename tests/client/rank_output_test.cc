@@ -9,6 +9,7 @@ namespace meshrun::client {
 namespace {
 
 using std::chrono::milliseconds;
+using std::chrono::seconds;
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 
@@ -95,6 +96,84 @@ TEST_F(RankOutputTest, ALineWithoutEndIsKnownInItsLastForm) {
   assembler.Drop(0, false);
   assembler.Append(0, false, "5\n", milliseconds(11));
   EXPECT_THAT(seen_, ElementsAre("0: 5"));
+}
+
+constexpr std::array<bool, 2> kBoth = {true, true};
+
+TEST_F(RankOutputTest, ABarInAFileComesEveryFiveSecondsInItsLastForm) {
+  LineAssembler assembler = Assembler(Redraws::kKept);
+  for (int second = 0; second < 13; ++second) {
+    for (const int rank : {0, 1}) {
+      assembler.Append(rank, true, "\r " + std::to_string(second) + "%", seconds(second));
+    }
+    assembler.ShowUnfinished(kBoth, seconds(second));
+  }
+  EXPECT_THAT(seen_, ElementsAre("0!  5%", "1!  5%", "0!  10%", "1!  10%"));
+  seen_.clear();
+  assembler.Append(1, true, "\r 99%   \r100%    \nnext", seconds(13));
+  assembler.Append(0, true, "\r 50%", seconds(13));
+  EXPECT_THAT(seen_, ElementsAre("1! 100%"));
+  // The next line is a new one, and a process may end in its bar.
+  assembler.ShowUnfinished(kBoth, seconds(14));
+  assembler.Flush();
+  EXPECT_THAT(seen_, ElementsAre("1! 100%", "0!  50%", "1! next"));
+  EXPECT_EQ(assembler.open_bytes(), 0u);
+}
+
+TEST_F(RankOutputTest, AFormThatWasShownIsNotShownAgain) {
+  LineAssembler assembler = Assembler(Redraws::kKept);
+  assembler.Append(0, true, "\r100%", seconds(0));
+  assembler.Append(0, false, "name: ", seconds(0));
+  for (const int second : {4, 5, 10, 60}) assembler.ShowUnfinished(kBoth, seconds(second));
+  EXPECT_THAT(seen_, ElementsAre("0: name: ", "0! 100%"));
+  // tqdm covers the bar with blanks where it must not stay.
+  assembler.Append(0, true, "\r100%   \n", seconds(61));
+  assembler.Append(0, false, "\nagain\n", seconds(61));
+  EXPECT_THAT(seen_, ElementsAre("0: name: ", "0! 100%", "0: again"));
+  seen_.clear();
+  assembler.Append(0, true, "\r50%", seconds(62));
+  assembler.ShowUnfinished(kBoth, seconds(67));
+  assembler.Append(0, true, "\r    \r\n", seconds(68));
+  EXPECT_THAT(seen_, ElementsAre("0! 50%"));
+}
+
+TEST_F(RankOutputTest, ALineThatGrowsComesWhole) {
+  LineAssembler assembler = Assembler(Redraws::kKept);
+  for (int second = 0; second < 8; ++second) {
+    assembler.Append(0, false, second == 0 ? "epoch " : ".", seconds(second));
+    assembler.ShowUnfinished(kBoth, seconds(second));
+  }
+  assembler.Append(0, false, " done\n", seconds(8));
+  EXPECT_THAT(seen_, ElementsAre("0: epoch .....", "0: epoch ....... done"));
+}
+
+TEST_F(RankOutputTest, ALineInTheBufferOfItsRankWaitsForItsEnd) {
+  LineAssembler assembler = Assembler(Redraws::kKept);
+  const std::string line = std::string(99, 'x') + "\n";
+  std::string written;
+  while (written.size() < 4096) written += line;
+  assembler.Append(0, false, written.substr(0, 4096), seconds(0));
+  seen_.clear();
+  assembler.ShowUnfinished(kBoth, seconds(20));
+  EXPECT_THAT(seen_, IsEmpty());
+  assembler.Append(0, false, written.substr(4096), seconds(21));
+  EXPECT_THAT(seen_, ElementsAre("0: " + std::string(99, 'x')));
+}
+
+TEST_F(RankOutputTest, UnfinishedDataIsNoMessageAndOtherStreamsHaveRows) {
+  LineAssembler assembler = Assembler(Redraws::kKept);
+  assembler.Append(0, false, std::string(LineAssembler::kMostUnfinished + 1, 'x'), seconds(0));
+  assembler.Append(0, true, "\r10%", seconds(0));
+  assembler.ShowUnfinished({true, false}, seconds(20));
+  EXPECT_THAT(seen_, IsEmpty());
+}
+
+TEST_F(RankOutputTest, ABarThatWasShownKeepsOnlyItsLastForm) {
+  LineAssembler assembler = Assembler(Redraws::kKept);
+  assembler.Append(0, true, "\r10%", seconds(0));
+  assembler.ShowUnfinished(kBoth, seconds(5));
+  for (int i = 0; i < 1000; ++i) assembler.Append(0, true, "\r20%", seconds(6));
+  EXPECT_LT(assembler.open_bytes(), 10u);
 }
 
 TEST_F(RankOutputTest, RowsAreTheLinesWithoutEnd) {
