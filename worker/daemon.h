@@ -34,6 +34,7 @@
 #include "worker/logs/log_uploads.h"
 #include "worker/logs/retention.h"
 #include "worker/session.h"
+#include "worker/supervisor/terminal.h"
 
 namespace meshrun::worker {
 
@@ -88,6 +89,8 @@ struct DaemonOptions {
   int stdin_rank = 0;
   // One FIFO for each rank to read from, by its number. Empty: none.
   std::string stdin_directory;
+  // Ranks write to pseudo-terminals of this size; absent: to pipes.
+  std::optional<TerminalSize> terminal;
   // What jobs are held to by a cgroup: of kAllLimits.
   std::set<std::string> limits;
   uint64_t pids_per_rank = HostLimits().pids_per_rank;

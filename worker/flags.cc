@@ -102,6 +102,7 @@ std::optional<DaemonOptions> ParseFlags(int argc, char** argv, int* exit_code) {
   uint32_t cores = 0, slots = 0;
   std::vector<std::string> labels, addresses;
   std::string tee = "0", redirects = "0";
+  std::string terminal;
   int ready_fd = -1, lifeline_fd = -1, stdin_fd = -1;
 
   CLI::App app(
@@ -208,6 +209,9 @@ std::optional<DaemonOptions> ParseFlags(int argc, char** argv, int* exit_code) {
   app.add_option("--rank-stdin-directory", options.stdin_directory,
                  "Each rank reads from the FIFO that has its number")
       ->group("");
+  app.add_option("--rank-terminal", terminal,
+                 "Ranks write to pseudo-terminals of COLUMNSxROWS, and not to pipes")
+      ->group("");
   app.add_flag("--kill-at-once-on-lifeline", options.kill_at_once,
                "Ranks end with this process, without waiting for the lease");
   app.add_option("--ready-fd", ready_fd,
@@ -290,6 +294,13 @@ std::optional<DaemonOptions> ParseFlags(int argc, char** argv, int* exit_code) {
     auto parsed = StreamChoice::Parse(*text);
     if (!parsed.ok()) return wrong(parsed.status());
     *choice = *std::move(parsed);
+  }
+  if (!terminal.empty()) {
+    options.terminal = ParseTerminalSize(terminal);
+    if (!options.terminal) {
+      return wrong(absl::InvalidArgumentError(
+          fmt::format("--rank-terminal {}: write COLUMNSxROWS, for example 80x24", terminal)));
+    }
   }
   options.stdin_fd = TakeFd(stdin_fd);
   options.ready_fd = TakeFd(ready_fd);

@@ -75,13 +75,14 @@ uint32_t RanksHere(const v1::JobSpec& spec, uint32_t cores, uint32_t slots) {
 
 // Programs that draw bars ask for the width of their terminal, and ranks have none: they find it
 // here, less what stands in front of lines that all of them write.
-void OfferColumns(uint32_t ranks) {
+void OfferColumns(uint32_t ranks, bool tty) {
   const Style style =
       StyleOf(STDERR_FILENO).terminal ? StyleOf(STDERR_FILENO) : StyleOf(STDOUT_FILENO);
   if (!style.terminal) return;
   const int prefix = ranks < 2 ? 0 : static_cast<int>(fmt::formatted_size("0-{}: ", ranks - 1));
   // What the user has set stays.
   ::setenv("COLUMNS", fmt::format("{}", std::max(style.width - prefix, 1)).c_str(), 0);
+  if (tty) ::setenv("LINES", fmt::format("{}", std::max(style.height, 1)).c_str(), 0);
 }
 
 // What only this host can tell, which is the ranks' host too.
@@ -210,7 +211,7 @@ int RunJob(const RunFlags& flags) {
 
   const uint32_t ranks = RanksHere(spec, cores, slots);
   // Before any thread starts, too.
-  OfferColumns(ranks);
+  OfferColumns(ranks, flags.output.tty);
   std::unique_ptr<Rendezvous> rendezvous;
   int signal = 0;
   if (across_hosts) {

@@ -72,6 +72,14 @@ bool InForeground() {
   return foreground <= 0 || foreground == ::getpgrp();
 }
 
+// As large as the terminal that shows it, less what stands in front of the lines of several ranks.
+std::string TerminalFor(uint32_t ranks) {
+  const Style error = StyleOf(STDERR_FILENO);
+  const Style style = error.terminal ? error : StyleOf(STDOUT_FILENO);
+  const int prefix = ranks < 2 ? 0 : static_cast<int>(fmt::formatted_size("0-{}: ", ranks - 1));
+  return fmt::format("{}x{}", std::max(style.width - prefix, 1), std::max(style.height, 1));
+}
+
 absl::Status PrepareInput(const std::string& text, uint32_t ranks, RunOutput* out) {
   if (text == "none") return absl::OkStatus();
   const bool all = text == "all";
@@ -108,6 +116,9 @@ void AddRunOutputFlags(FlagSet& flags, RunOutputFlags* values) {
              "Show what these ranks write, for example 0,2");
   flags.Text("--stdin", &values->input, "RANK|all|none",
              "Who reads the standard input: one rank (default 0), or each all of it");
+  flags.Switch("--tty", &values->tty,
+               "Ranks write to pseudo-terminals as wide as this terminal, so that they draw and "
+               "colour as on one");
 }
 
 absl::StatusOr<RunOutput> RunOutput::Prepare(const RunOutputFlags& flags, uint32_t ranks) {
@@ -117,6 +128,7 @@ absl::StatusOr<RunOutput> RunOutput::Prepare(const RunOutputFlags& flags, uint32
                            ParseStreams("--redirects", flags.redirects));
   out.tee = flags.tee.empty() ? "0" : flags.tee;
   out.redirects = flags.redirects.empty() ? "0" : flags.redirects;
+  if (flags.tty) out.terminal = TerminalFor(ranks);
   // torchrun's word for no files at all.
   const bool none = flags.log_dir == "/dev/null";
   if (!flags.log_dir.empty() && tee.empty() && redirects.empty()) {
@@ -182,6 +194,9 @@ void RunOutput::AddTo(LocalCluster::Options* options) const {
                                  {"--rank-stdin-directory", input_of_all->directory()});
   }
   options->log_limit_bytes = log_limit_bytes;
+  if (!terminal.empty()) {
+    options->worker_flags.insert(options->worker_flags.end(), {"--rank-terminal", terminal});
+  }
   if (!log_dir.empty()) {
     options->worker_flags.insert(
         options->worker_flags.end(),

@@ -23,6 +23,7 @@ struct RunOutputFlags {
   std::string redirects;
   std::string local_ranks_filter;
   std::string input = "0";
+  bool tty = false;
 };
 
 void AddRunOutputFlags(FlagSet& flags, RunOutputFlags* values);
@@ -44,6 +45,8 @@ struct RunOutput {
   // Made absolute; empty: none.
   std::string log_dir;
   std::string tee, redirects;
+  // COLUMNSxROWS of the ranks' pseudo-terminals; empty: they write to pipes.
+  std::string terminal;
   OutputView view;
   uint64_t log_limit_bytes = 0;
   // A duplicate of standard input for a rank, or all of it for each; or none.

@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <poll.h>
+#include <sys/ioctl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -79,6 +80,37 @@ TEST_F(OutputCopierTest, EveryByteReachesItsFileBeforeDrainAnswers) {
   Write(ends[1], ", yet");
   EXPECT_TRUE(Drain(1).empty());
   EXPECT_EQ(os::ReadFile(second).value_or(""), "no end, yet");
+}
+
+TEST_F(OutputCopierTest, ATerminalPassesBytesOnAsTheyAre) {
+  const std::string path = directory_ / "0";
+  const int file = ::open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
+  auto end = copier_->Add(0, os::UniqueFd(file), 0, TerminalSize{100, 30});
+  ASSERT_TRUE(end.ok()) << end.status();
+  EXPECT_EQ(::isatty(end->get()), 1);
+  winsize window = {};
+  ASSERT_EQ(::ioctl(end->get(), TIOCGWINSZ, &window), 0);
+  EXPECT_EQ(window.ws_col, 100);
+  EXPECT_EQ(window.ws_row, 30);
+  std::string text = Numbers(100'000) + "\r10%\r20%\t\x03\x04\x1a\x7f";
+  for (int c = 1; c < 256; ++c) text += static_cast<char>(c);
+  Write(*end, text);
+  EXPECT_TRUE(Drain(0).empty());
+  EXPECT_EQ(os::ReadFile(path).value_or(""), text);
+  // Its last writer goes with bytes on their way.
+  Write(*end, "the end");
+  end->reset();
+  EXPECT_TRUE(
+      testing::Eventually([&] { return os::ReadFile(path).value_or("") == text + "the end"; }));
+  EXPECT_TRUE(Drain(0).empty()) << "the stream is gone, and its answer comes";
+}
+
+TEST(TerminalSizeTest, IsColumnsAndRows) {
+  EXPECT_EQ(FormatTerminalSize(*ParseTerminalSize("132x43")), "132x43");
+  for (const char* wrong :
+       {"", "80", "x24", "80x", "0x24", "80x0", "80x24x", "-1x24", "70000x24"}) {
+    EXPECT_FALSE(ParseTerminalSize(wrong)) << wrong;
+  }
 }
 
 TEST_F(OutputCopierTest, AFileIsGoneOnWithAtItsEnd) {

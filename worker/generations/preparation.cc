@@ -142,6 +142,10 @@ absl::Status Preparation::Write() {
   if (!plan_.program.stdin_directory.empty()) {
     spawn.argv.insert(spawn.argv.end(), {"--stdin-directory", plan_.program.stdin_directory});
   }
+  if (plan_.program.terminal) {
+    spawn.argv.insert(spawn.argv.end(),
+                      {"--terminal", FormatTerminalSize(*plan_.program.terminal)});
+  }
   if (given_up_) return absl::CancelledError("given up");
   MESHRUN_ASSIGN_OR_RETURN(pid, os::Spawn(spawn));
   return absl::OkStatus();

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <atomic>
+#include <optional>
 #include <string>
 
 #include "absl/status/status.h"
@@ -12,6 +13,7 @@
 #include "meshrun/v1/supervisor.pb.h"
 #include "worker/cgroups/cgroups.h"
 #include "worker/launch/launch_plan.h"
+#include "worker/supervisor/terminal.h"
 
 namespace meshrun::worker {
 
@@ -26,6 +28,8 @@ struct SupervisorProgram {
   int stdin_fd = -1;
   int stdin_rank = 0;
   std::string stdin_directory = "";
+  // Ranks write to pseudo-terminals of this size; absent: to pipes.
+  std::optional<TerminalSize> terminal = std::nullopt;
 };
 
 // One preparation. Run is called once; Doing and GiveUp from any thread; the rest is read when Run

@@ -152,7 +152,8 @@ class Copying {
     while (pieces-- > 0) {
       const ssize_t n = ::read(stream.pipe.get(), buffer_.data(), buffer_.size());
       if (n < 0 && errno == EINTR) continue;
-      if (n <= 0) return n < 0;
+      // EIO: nobody has the terminal open any more.
+      if (n <= 0) return n < 0 && errno != EIO;
       const int error = stream.sink.Append(buffer_.data(), static_cast<size_t>(n));
       if (error != 0 && !std::exchange(stream.error_told, true)) Tell({number, error});
     }
@@ -226,11 +227,16 @@ OutputCopier::~OutputCopier() {
   thread_.detach();
 }
 
-absl::StatusOr<os::UniqueFd> OutputCopier::Add(uint32_t number, os::UniqueFd file, uint64_t limit) {
+absl::StatusOr<os::UniqueFd> OutputCopier::Add(uint32_t number, os::UniqueFd file, uint64_t limit,
+                                               const std::optional<TerminalSize>& terminal) {
   os::UniqueFd read_end;
   os::UniqueFd write_end;
-  if (absl::Status made = MakePipe(&read_end, &write_end); !made.ok()) return made;
-  ::fcntl(read_end.get(), F_SETFL, O_NONBLOCK);
+  if (absl::Status made = terminal ? OpenTerminal(*terminal, &read_end, &write_end)
+                                   : MakePipe(&read_end, &write_end);
+      !made.ok()) {
+    return made;
+  }
+  if (!terminal) ::fcntl(read_end.get(), F_SETFL, O_NONBLOCK);
   const Command add = {.kind = Command::Kind::kAdd,
                        .stream = number,
                        .pipe = read_end.get(),

@@ -1,5 +1,5 @@
-// Copies what ranks write to their log files. A rank writes to a pipe: a full disk does not fail
-// the rank, and a limit on the file holds from byte to byte.
+// Copies what ranks write to their log files. A rank writes to a pipe or a pseudo-terminal: a full
+// disk does not fail the rank, and a limit on the file holds from byte to byte.
 //
 // The copying runs on a thread of its own, since a file system may hang. The thread shares nothing
 // with its owner but two pipes of messages and takes no lock: the owner goes on forking ranks,
@@ -12,11 +12,13 @@
 #include <chrono>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <thread>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "core/os/fd.h"
+#include "worker/supervisor/terminal.h"
 
 namespace meshrun::worker {
 
@@ -37,8 +39,10 @@ class OutputCopier {
   static constexpr std::chrono::seconds kPatience{2};
 
   // Copies to `file` from its end on. Beyond `limit` bytes on the disk the oldest half goes; 0: all
-  // stays. `number`: the stream's number in events. Returns the end that a rank writes to.
-  absl::StatusOr<os::UniqueFd> Add(uint32_t number, os::UniqueFd file, uint64_t limit);
+  // stays. `number`: the stream's number in events. Returns the end that a rank writes to: of a
+  // pipe, or of a pseudo-terminal of this size.
+  absl::StatusOr<os::UniqueFd> Add(uint32_t number, os::UniqueFd file, uint64_t limit,
+                                   const std::optional<TerminalSize>& terminal = std::nullopt);
   // Answered by an event.
   void Drain(uint32_t number);
 

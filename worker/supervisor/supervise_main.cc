@@ -55,6 +55,12 @@ int SuperviseMain(int argc, char** argv) {
       if (flag == "--stdin-fd") options.stdin_fd.reset(*number);
       if (flag == "--stdin-rank") options.stdin_rank = *number;
       ++i;
+    } else if (flag == "--terminal") {
+      options.terminal = ParseTerminalSize(value);
+      if (!options.terminal) {
+        return Fail(fmt::format("--terminal {}: write COLUMNSxROWS, for example 80x24", value));
+      }
+      ++i;
     } else if (flag == "--stdin-directory") {
       options.stdin_directory = value, ++i;
     } else {

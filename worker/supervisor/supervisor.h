@@ -59,6 +59,8 @@ struct SupervisorOptions {
   os::UniqueFd stdin_fd;
   int stdin_rank = 0;
   std::string stdin_directory;
+  // Ranks write to pseudo-terminals of this size; absent: to pipes.
+  std::optional<TerminalSize> terminal;
 };
 
 // One per process: it owns the signal mask, the child subreaper and waitpid(-1).
@@ -203,8 +205,8 @@ class Supervisor {
 };
 
 // `meshrun-worker supervise --launch FILE [--listen-fd N] [--lifeline-fd N] [--end-with-daemon]
-// [--stdin-fd N --stdin-rank N | --stdin-directory DIR]`: returns the exit code. Starts in
-// milliseconds: call it before anything else in main.
+// [--stdin-fd N --stdin-rank N | --stdin-directory DIR] [--terminal COLUMNSxROWS]`: returns the
+// exit code. Starts in milliseconds: call it before anything else in main.
 int SuperviseMain(int argc, char** argv);
 
 }  // namespace meshrun::worker

@@ -173,7 +173,7 @@ absl::StatusOr<os::UniqueFd> Supervisor::OpenStream(const Rank& rank, bool is_st
   const bool of_user = IsOfLogLayout(path);
   if (of_user) ::fchmod(file.get(), 0644);
   return copier_->Add(2 * index + (is_stderr ? 1 : 0), std::move(file),
-                      of_user ? 0 : rank.launch.log_limit_bytes());
+                      of_user ? 0 : rank.launch.log_limit_bytes(), options_.terminal);
 }
 
 void Supervisor::ReadCopies() {
