@@ -93,4 +93,11 @@ absl::Status SetExported(const std::string& text, const JobContext& context, v1:
   return absl::OkStatus();
 }
 
+void PassVirtualEnv(const JobContext& context, v1::JobSpec* spec) {
+  constexpr char kVariable[] = "VIRTUAL_ENV";
+  if (FindEnv(spec->env(), kVariable) != nullptr || FindEnv(spec->env(), "PATH") != nullptr) return;
+  const auto value = context.variable(kVariable);
+  if (value && value->starts_with('/')) SetEnv(*spec->mutable_env(), kVariable, *value);
+}
+
 }  // namespace meshrun::client

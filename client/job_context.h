@@ -32,4 +32,8 @@ absl::Status SetVariable(std::string_view flag, const std::string& text, const J
 // INVALID_ARGUMENT as above.
 absl::Status SetExported(const std::string& text, const JobContext& context, v1::JobSpec* spec);
 
+// Sends the submitter's VIRTUAL_ENV along, unless the job says itself what that or PATH is. Workers
+// of the same user look for programs there first.
+void PassVirtualEnv(const JobContext& context, v1::JobSpec* spec);
+
 }  // namespace meshrun::client

@@ -103,4 +103,12 @@ std::string MachineId(const std::string& path) {
   return HexEncode(Sha256("meshrun " + id->substr(0, kDigits))).substr(0, kDigits);
 }
 
+std::string GlooInterface(const std::vector<std::string>& addresses) {
+  if (addresses.empty()) return "";
+  std::string interface = os::InterfaceOf(addresses.front());
+  if (interface.empty()) return "";
+  const std::string hosts = os::ReadFile("/etc/hosts").value_or("");
+  return os::LeadsToLoopback(HostName(), hosts) ? interface : "";
+}
+
 }  // namespace meshrun::worker

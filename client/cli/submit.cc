@@ -41,10 +41,12 @@ int Run(const SubmitFlags& flags) {
     if (!read.ok()) return Fail(read.status());
     spec = *std::move(read);
   }
-  if (const absl::Status status = ApplyJobFlags(flags.job, flags.command, RealJobContext(), &spec);
+  const JobContext context = RealJobContext();
+  if (const absl::Status status = ApplyJobFlags(flags.job, flags.command, context, &spec);
       !status.ok()) {
     return Fail(flags.file.empty() ? status : Annotate(status, flags.file));
   }
+  PassVirtualEnv(context, &spec);
   if (flags.follow && spec.has_array()) {
     return Fail(absl::InvalidArgumentError(
         "--follow shows one job, and --array makes several: leave one of the two out, and write "

@@ -7,6 +7,7 @@
 #include <sys/socket.h>
 
 #include <memory>
+#include <sstream>
 #include <utility>
 
 #include "core/os/fd.h"
@@ -34,9 +35,8 @@ std::string Text(const sockaddr* address, socklen_t length) {
                                                                                              : "";
 }
 
-}  // namespace
-
-std::vector<std::string> InterfaceAddresses() {
+// Of running interfaces, IPv4 first.
+std::vector<InterfaceAddress> AllAddresses() {
   ifaddrs* first = nullptr;
   if (::getifaddrs(&first) != 0) return {};
   const std::unique_ptr<ifaddrs, decltype(&::freeifaddrs)> all(first, &::freeifaddrs);
@@ -52,7 +52,31 @@ std::vector<std::string> InterfaceAddresses() {
       if (!text.empty()) addresses.push_back({entry->ifa_name, std::move(text)});
     }
   }
-  return AddressesThatLeadOut(addresses);
+  return addresses;
+}
+
+}  // namespace
+
+std::vector<std::string> InterfaceAddresses() { return AddressesThatLeadOut(AllAddresses()); }
+
+std::string InterfaceOf(const std::string& address) {
+  for (const InterfaceAddress& each : AllAddresses()) {
+    if (each.address == address) return each.interface;
+  }
+  return "";
+}
+
+bool LeadsToLoopback(const std::string& name, const std::string& hosts) {
+  std::istringstream lines(hosts);
+  for (std::string line; std::getline(lines, line);) {
+    std::istringstream words(line.substr(0, line.find('#')));
+    std::string address;
+    words >> address;
+    for (std::string word; words >> word;) {
+      if (word == name) return address.starts_with("127.") || address == "::1";
+    }
+  }
+  return false;
 }
 
 std::vector<std::string> AddressesThatLeadOut(const std::vector<InterfaceAddress>& all,

@@ -21,6 +21,13 @@ std::vector<std::string> AddressesThatLeadOut(const std::vector<InterfaceAddress
                                               const std::string& classes = "/sys/class",
                                               const std::string& routes = "/proc/net");
 
+// The running interface that has this numeric address; empty: none has.
+std::string InterfaceOf(const std::string& address);
+
+// Does a file as /etc/hosts give the name an address of the loopback, as Debian and Ubuntu do for a
+// host's own name? Where several lines have the name, the first one counts.
+bool LeadsToLoopback(const std::string& name, const std::string& hosts);
+
 // The address of this host on the way to the numeric `address`; empty: the system knows no way.
 std::string SourceTowards(const std::string& address);
 

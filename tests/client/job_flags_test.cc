@@ -51,6 +51,25 @@ TEST(JobFlagsTest, DefaultsAreOneRankHere) {
   EXPECT_FALSE(spec.has_gpus_per_proc());
 }
 
+TEST(JobFlagsTest, TheSubmittersVirtualEnvGoesAlongUnlessTheJobSaysOtherwise) {
+  JobContext context;
+  std::string value = "/home/me/venv";
+  context.variable = [&value](const std::string& name) -> std::optional<std::string> {
+    return name == "VIRTUAL_ENV" ? std::optional(value) : std::nullopt;
+  };
+  v1::JobSpec spec;
+  PassVirtualEnv(context, &spec);
+  ASSERT_NE(FindEnv(spec.env(), "VIRTUAL_ENV"), nullptr);
+  EXPECT_EQ(*FindEnv(spec.env(), "VIRTUAL_ENV"), value);
+  value = "/home/me/another";
+  PassVirtualEnv(context, &spec);
+  EXPECT_EQ(*FindEnv(spec.env(), "VIRTUAL_ENV"), "/home/me/venv");
+  v1::JobSpec with_path;
+  SetEnv(*with_path.mutable_env(), "PATH", "/usr/bin");
+  PassVirtualEnv(context, &with_path);
+  EXPECT_EQ(FindEnv(with_path.env(), "VIRTUAL_ENV"), nullptr);
+}
+
 TEST(JobFlagsTest, WhatHappensAfterAFailure) {
   JobFlags flags;
   flags.fields["--recovery"] = {"respawn"};

@@ -84,5 +84,23 @@ TEST_F(LeadsNowhereTest, AddressesThatEveryHostHasAreGivenOnlyWhereThereAreNoOth
             std::vector<std::string>({"172.17.0.1", "192.168.122.1"}));
 }
 
+TEST(LeadsToLoopbackTest, TheFirstLineWithTheNameCounts) {
+  const std::string hosts =
+      "127.0.0.1\tlocalhost\n# 10.0.0.9 gpu0\n127.0.1.1 gpu0.site gpu0 # this host\n"
+      "10.0.0.7 gpu0 gpu7\n::1 six\n";
+  EXPECT_TRUE(LeadsToLoopback("gpu0", hosts));
+  EXPECT_TRUE(LeadsToLoopback("six", hosts));
+  EXPECT_FALSE(LeadsToLoopback("gpu7", hosts));
+  EXPECT_FALSE(LeadsToLoopback("gpu", hosts));
+  EXPECT_FALSE(LeadsToLoopback("this", hosts));
+  EXPECT_FALSE(LeadsToLoopback("gpu0", ""));
+}
+
+TEST(InterfaceOfTest, OnlyAddressesOfThisHostHaveOne) {
+  for (const std::string& address : InterfaceAddresses()) EXPECT_NE(InterfaceOf(address), "");
+  EXPECT_EQ(InterfaceOf("127.0.0.1"), "");
+  EXPECT_EQ(InterfaceOf("gpu0"), "");
+}
+
 }  // namespace
 }  // namespace meshrun::os

@@ -163,6 +163,30 @@ TEST(RankEnvironmentTest, NamesTheMesh) {
   EXPECT_FALSE(EnvironmentOf(TwoOfFour(), 0, {{"MESHRUN_MESH", "dp=9"}}).contains("MESHRUN_MESH"));
 }
 
+TEST(RankEnvironmentTest, GlooIsToldTheInterfaceWhereTheHostsNameLeadsNowhere) {
+  HostFacts host = kHost;
+  EXPECT_FALSE(EnvironmentOf(TwoOfFour(), 0, {}, host).contains("GLOO_SOCKET_IFNAME"));
+  host.gloo_interface = "eth0";
+  EXPECT_EQ(EnvironmentOf(TwoOfFour(), 0, {}, host).at("GLOO_SOCKET_IFNAME"), "eth0");
+  EXPECT_EQ(
+      EnvironmentOf(TwoOfFour(), 0, {{"GLOO_SOCKET_IFNAME", "ib0"}}, host).at("GLOO_SOCKET_IFNAME"),
+      "ib0");
+  v1::GenerationRecord alone = TwoOfFour();
+  alone.mutable_prepare()->set_node_count(1);
+  EXPECT_FALSE(EnvironmentOf(alone, 0, {}, host).contains("GLOO_SOCKET_IFNAME"));
+}
+
+TEST(RankEnvironmentTest, ProgramsOfTheSubmittersVirtualEnvComeFirst) {
+  v1::JobSpec spec;
+  const Environment own = {{"PATH", "/usr/bin"}};
+  EXPECT_EQ(WithVirtualEnv(own, spec), own);
+  SetEnv(*spec.mutable_env(), "VIRTUAL_ENV", "/home/me/venv");
+  EXPECT_EQ(WithVirtualEnv(own, spec).at("PATH"), "/home/me/venv/bin:/usr/bin");
+  EXPECT_EQ(WithVirtualEnv({}, spec).at("PATH"), "/home/me/venv/bin:/usr/local/bin:/usr/bin:/bin");
+  SetEnv(*spec.mutable_env(), "PATH", "/opt");
+  EXPECT_EQ(WithVirtualEnv(own, spec), own);
+}
+
 TEST(RankEnvironmentTest, KeepsTheDaemonsSecretsToItself) {
   const char* const environ[] = {"MESHRUN_TLS_KEY=/etc/key.pem", "NOTIFY_SOCKET=/run/n", "A=b=c",
                                  nullptr};

@@ -8,6 +8,7 @@
 
 #include "core/log.h"
 #include "core/os/files.h"
+#include "core/os/user.h"
 #include "core/proto_time.h"
 #include "core/rank_exit.h"
 #include "core/status.h"
@@ -110,9 +111,13 @@ v1::SupervisorLaunch Generations::PlanLaunch(const v1::GenerationRecord& record,
   // Empty: the submitter's home.
   const std::string working_dir =
       paths.ranks.empty() ? WorkingDirectory(spec, host_.environment) : spec.working_dir();
-  const v1::ProgramSearch search = SearchFor(spec, host_.jobs_dir, working_dir, host_.environment);
+  // Another user's directory has no programs for the ranks.
+  const bool of_submitter = !paths.ranks.empty() || record.prepare().submitter() == os::UserName();
+  const Environment environment =
+      of_submitter ? WithVirtualEnv(host_.environment, spec) : host_.environment;
+  const v1::ProgramSearch search = SearchFor(spec, host_.jobs_dir, working_dir, environment);
   v1::SupervisorLaunch launch =
-      MakeLaunch(record, search.command(), working_dir, host_.environment, facts, paths, lease_);
+      MakeLaunch(record, search.command(), working_dir, environment, facts, paths, lease_);
   *launch.mutable_search() = search;
   *launch.mutable_search()->mutable_deadline() = ToProtoDuration(host_.file_timeout);
   *launch.mutable_ping() = handler_.ping();

@@ -43,6 +43,18 @@ Environment WithoutUser(Environment environment) {
   return environment;
 }
 
+Environment WithVirtualEnv(Environment environment, const v1::JobSpec& spec) {
+  const std::string* const place = FindEnv(spec.env(), "VIRTUAL_ENV");
+  if (place == nullptr || place->empty() || FindEnv(spec.env(), "PATH") != nullptr) {
+    return environment;
+  }
+  const auto path = environment.find("PATH");
+  environment["PATH"] =
+      fmt::format("{}/bin:{}", *place,
+                  path == environment.end() ? "/usr/local/bin:/usr/bin:/bin" : path->second);
+  return environment;
+}
+
 Environment RankEnvironment(const Environment& inherited, const v1::GenerationRecord& record,
                             int local_rank, const HostFacts& host, const v1::RankLaunch& launch) {
   const v1::Prepare& prepare = record.prepare();
@@ -59,6 +71,10 @@ Environment RankEnvironment(const Environment& inherited, const v1::GenerationRe
   env.emplace("OMP_NUM_THREADS", fmt::format("{}", threads));
   // A script's output must reach its log when it is printed, not when a buffer is full.
   env.emplace("PYTHONUNBUFFERED", "1");
+  // Gloo would tell the others the address of this host's name, which is this host for each of them.
+  if (!host.gloo_interface.empty() && prepare.node_count() > 1) {
+    env.emplace("GLOO_SOCKET_IFNAME", host.gloo_interface);
+  }
 
   const auto set = [&env](const char* name, const auto& value) {
     env[name] = fmt::format("{}", value);
