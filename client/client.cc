@@ -328,6 +328,31 @@ absl::StatusOr<std::vector<v1::FlightRecord>> Client::GetFlightRecords(const std
   return records;
 }
 
+absl::StatusOr<std::vector<v1::RankStack>> Client::GetStacks(const std::string& job_id,
+                                                             const std::vector<int>& ranks,
+                                                             bool native, nanoseconds wait) {
+  v1::GetStacksRequest request;
+  request.set_job_id(job_id);
+  *request.mutable_timeout() = ToProtoDuration(wait);
+  request.mutable_ranks()->Assign(ranks.begin(), ranks.end());
+  request.set_native(native);
+  MESHRUN_RETURN_IF_ERROR(Impl::CheckText(request));
+  std::vector<v1::RankStack> stacks;
+  StreamOptions once;
+  once.patience = nanoseconds(0);
+  MESHRUN_RETURN_IF_ERROR(Persist(once, [&](Attempt*) {
+    stacks.clear();
+    grpc::ClientContext context;
+    rpc::SetTimeout(context, wait + impl_->options.timeout);
+    const auto stub = impl_->jobs.Get();
+    const auto reader = stub->GetStacks(&context, request);
+    v1::GetStacksResponse response;
+    while (reader->Read(&response)) stacks.push_back(std::move(*response.mutable_stack()));
+    return Impl::Explain(reader->Finish(), impl_->options.address);
+  }));
+  return stacks;
+}
+
 absl::StatusOr<v1::Job> Client::Cancel(const std::string& job_id, bool now,
                                        const std::string& reason, int first_signal) {
   v1::CancelJobRequest request;

@@ -93,6 +93,12 @@ class Client {
   // within `wait`. FAILED_PRECONDITION: no generation of the job runs.
   absl::StatusOr<std::vector<v1::FlightRecord>> GetFlightRecords(const std::string& job_id,
                                                                  std::chrono::nanoseconds wait);
+  // Where the processes of ranks stand (`ranks` empty: of all), or an error where a rank has ended
+  // or its host does not answer within `wait`. `native`: with frames of machine code, where there
+  // are Python's. FAILED_PRECONDITION: no generation of the job runs.
+  absl::StatusOr<std::vector<v1::RankStack>> GetStacks(const std::string& job_id,
+                                                       const std::vector<int>& ranks, bool native,
+                                                       std::chrono::nanoseconds wait);
   // `first_signal`: what the ranks get before SIGTERM, or 0.
   absl::StatusOr<v1::Job> Cancel(const std::string& job_id, bool now, const std::string& reason,
                                  int first_signal = 0);

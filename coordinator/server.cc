@@ -29,7 +29,7 @@
 namespace meshrun::coordinator {
 namespace {
 
-// WatchJob, ReadLogs, GetFlightRecords.
+// WatchJob, ReadLogs, GetFlightRecords, GetStacks.
 constexpr size_t kStreamsOfAUser = 512;
 // With those whose workers have gone, and nobody has noticed yet.
 constexpr size_t kSessionsOfANode = 16;

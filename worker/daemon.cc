@@ -198,7 +198,14 @@ absl::Status Daemon::Init() {
               },
           .on_agent_connection =
               [this](os::UniqueFd connection) { agent_server_->Serve(std::move(connection)); },
+          .upload_stack =
+              [this](v1::UploadStackRequest upload) {
+                upload.mutable_fence()->set_node_id(node_id());
+                upload.mutable_fence()->set_incarnation(state_dir_->incarnation());
+                stacks_->Send(std::move(upload));
+              },
           .ping = [this] { return MakePing(); }});
+  stacks_ = std::make_unique<StackUploads>(channels_[1]);
   logs_ = std::make_unique<LogUploads>(channels_[1]);
   session_ = std::make_unique<Session>(
       loop_, channels_[0], state_dir_->incarnation(),

@@ -22,6 +22,7 @@
 #include "core/rpc/security.h"
 #include "worker/agent_server/agent_server.h"
 #include "worker/cgroups/cgroups.h"
+#include "worker/dumps/stack_uploads.h"
 #include "worker/event_loop/event_loop.h"
 #include "worker/files/file_tasks.h"
 #include "worker/generations/agent_socket.h"
@@ -176,6 +177,7 @@ class Daemon {
   // For probes.
   std::unique_ptr<AgentSocket> own_socket_;
   std::unique_ptr<LogUploads> logs_;
+  std::unique_ptr<StackUploads> stacks_;
   // Shared with the thread that removes logs, which a file system may hold beyond our end.
   std::shared_ptr<LogsInUse> logs_in_use_ = std::make_shared<LogsInUse>();
   // By user, not told yet.

@@ -106,6 +106,7 @@ void AddEvents(FlagSet& root, Commands* commands);
 void AddWhy(FlagSet& root, Commands* commands);
 void AddWait(FlagSet& root, Commands* commands);
 void AddSignal(FlagSet& root, Commands* commands);
+void AddStack(FlagSet& root, Commands* commands);
 void AddLimits(FlagSet& root, Commands* commands);
 void AddBackup(FlagSet& root, Commands* commands);
 void AddUsage(FlagSet& root, Commands* commands);

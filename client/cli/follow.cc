@@ -184,6 +184,7 @@ void Follower::Handle(const JobChanged& event) {
     screen_.Say(fmt::format("{}: restart {} of {}: {}", job_.job_id(), event.job.restarts(),
                             event.job.spec().max_restarts(), event.job.failure().message()));
   }
+  if (const std::string hang = HangLine(job_.hang(), event.job); !hang.empty()) screen_.Say(hang);
   job_ = event.job;
   if (const std::string line = world_changes_.Update(job_); !line.empty()) screen_.Say(line);
   if (before != job_.state() && job_.state() == v1::JOB_STATE_RUNNING) Trace("running");

@@ -153,6 +153,7 @@ int Main(int argc, char** argv) {
   AddPs(flags, &commands);
   AddDescribe(flags, &commands);
   AddWhy(flags, &commands);
+  AddStack(flags, &commands);
   AddEvents(flags, &commands);
   AddLogs(flags, &commands);
   AddLimits(flags, &commands);

@@ -310,6 +310,7 @@ std::string DescribeJob(const v1::GetJobResponse& response, nanoseconds now, con
     field("master", fmt::format("{}:{}", job.master_addr(), job.master_port()));
   field("progress", ProgressText(job.progress()));
   field("slow", SlowRanks(job));
+  field("hangs", EscapeControls(job.hang()));
   if (job.has_failure()) out += "\n" + FailureReport(job, style);
 
   Table ranks(
@@ -390,6 +391,14 @@ std::string Verdict(const v1::Job& job, bool can_ask_later, const Style& style) 
                        job.job_id());
   }
   return out;
+}
+
+std::string HangLine(const std::string& before, const v1::Job& job) {
+  std::string_view text = job.hang();
+  if (text.empty() || text == before) return "";
+  // More of the same.
+  if (!before.empty() && text.starts_with(before + "; ")) text.remove_prefix(before.size() + 2);
+  return fmt::format("{} hangs: {}", job.job_id(), EscapeControls(std::string(text)));
 }
 
 std::string WaitingLine(const v1::Job& job) {

@@ -37,6 +37,10 @@ std::string SlowRanks(const v1::Job& job);
 // The failure alone, indented, as in Verdict and DescribeJob. Empty where the job has none.
 std::string FailureReport(const v1::Job& job, const Style& style);
 
+// One sentence where the steps of a job have stopped, or more is known about that than `before`
+// (Job.hang as it was); else empty.
+std::string HangLine(const std::string& before, const v1::Job& job);
+
 // One sentence for a job that does not run yet; empty where there is nothing to wait for.
 std::string WaitingLine(const v1::Job& job);
 

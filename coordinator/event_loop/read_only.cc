@@ -37,6 +37,7 @@ bool IsRead(const v1::StateEvent& event) {
     case v1::StateEvent::kSubmitJob:
     case v1::StateEvent::kCancelJob:
     case v1::StateEvent::kGetFlightRecords:
+    case v1::StateEvent::kGetStacks:
     case v1::StateEvent::kRestore:
     case v1::StateEvent::kSetValues:
     case v1::StateEvent::kGetValues:
@@ -52,6 +53,7 @@ bool IsRead(const v1::StateEvent& event) {
     case v1::StateEvent::kRegisterGroup:
     case v1::StateEvent::kGetWorld:
     case v1::StateEvent::kUploadFlightRecord:
+    case v1::StateEvent::kUploadStack:
     case v1::StateEvent::kNotice:
     case v1::StateEvent::kOutsideCall:
     case v1::StateEvent::kSetPolicy:

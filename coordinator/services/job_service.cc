@@ -122,4 +122,12 @@ grpc::ServerWriteReactor<v1::GetFlightRecordsResponse>* JobService::GetFlightRec
       ->Begin(*context, std::move(event), shell_.Receive(*context, *request));
 }
 
+grpc::ServerWriteReactor<v1::GetStacksResponse>* JobService::GetStacks(
+    grpc::CallbackServerContext* context, const v1::GetStacksRequest* request) {
+  v1::StateEvent event;
+  *event.mutable_get_stacks() = *request;
+  return (new StreamCall<v1::GetStacksResponse, Sends::kAll>(shell_))
+      ->Begin(*context, std::move(event), shell_.Receive(*context, *request));
+}
+
 }  // namespace meshrun::coordinator

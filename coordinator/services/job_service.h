@@ -29,6 +29,8 @@ class JobService : public v1::JobService::CallbackService {
                                                            const v1::ReadLogsRequest*) override;
   grpc::ServerWriteReactor<v1::GetFlightRecordsResponse>* GetFlightRecords(
       grpc::CallbackServerContext*, const v1::GetFlightRecordsRequest*) override;
+  grpc::ServerWriteReactor<v1::GetStacksResponse>* GetStacks(grpc::CallbackServerContext*,
+                                                             const v1::GetStacksRequest*) override;
 
  private:
   Shell shell_;

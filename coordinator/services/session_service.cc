@@ -154,5 +154,6 @@ grpc::ServerReadReactor<v1::UploadLogRequest>* SessionService::UploadLog(
 }
 
 MESHRUN_POST_UNARY(SessionService, UploadFlightRecord, upload_flight_record)
+MESHRUN_POST_UNARY(SessionService, UploadStack, upload_stack)
 
 }  // namespace meshrun::coordinator

@@ -1,4 +1,4 @@
-// SessionService: the workers' streams, and the log bytes and flight records that they upload.
+// SessionService: the workers' streams, and the log bytes, flight records and stacks that they upload.
 #pragma once
 
 #include "coordinator/services/log_relay.h"
@@ -18,6 +18,8 @@ class SessionService : public v1::SessionService::CallbackService {
   grpc::ServerUnaryReactor* UploadFlightRecord(grpc::CallbackServerContext*,
                                                const v1::UploadFlightRecordRequest*,
                                                v1::UploadFlightRecordResponse*) override;
+  grpc::ServerUnaryReactor* UploadStack(grpc::CallbackServerContext*, const v1::UploadStackRequest*,
+                                        v1::UploadStackResponse*) override;
 
  private:
   Shell shell_;

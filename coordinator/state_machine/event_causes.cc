@@ -11,7 +11,9 @@ enum class Kind {
   kFailure,
   // Somebody, or the clock, wants another course: opens a new one.
   kRequest,
-  // Follows from the open one.
+  // Follows from the open one, by itself.
+  kEffect,
+  // Was done about the open one.
   kAction,
   // The same, and closes it.
   kEnd,
@@ -25,6 +27,8 @@ struct Named {
 constexpr Named kJobEvents[] = {
     {"RankFailed", Kind::kFailure},      {"NodeFailed", Kind::kFailure},
     {"PrepareFailed", Kind::kFailure},   {"RanksWaitInVain", Kind::kFailure},
+    {"HangSuspected", Kind::kFailure},   {"RankHung", Kind::kFailure},
+    {"HangStacks", Kind::kEffect},       {"StepsGoOn", Kind::kEnd},
     {"CancelRequested", Kind::kRequest}, {"JobPreempted", Kind::kRequest},
     {"JobMoved", Kind::kRequest},        {"TimeLimitReached", Kind::kRequest},
     {"JobGrows", Kind::kRequest},        {"GenerationStarted", Kind::kEnd},
@@ -63,9 +67,9 @@ void EventCauses::Link(v1::ClusterEvent& event) {
     event.set_role(v1::EVENT_ROLE_CAUSE);
     event.set_cause(of_node);
   } else {
-    event.set_role(open == 0                ? v1::EVENT_ROLE_FACT
-                   : kind == Kind::kFailure ? v1::EVENT_ROLE_CONSEQUENCE
-                                            : v1::EVENT_ROLE_ACTION);
+    event.set_role(open == 0                                         ? v1::EVENT_ROLE_FACT
+                   : kind == Kind::kFailure || kind == Kind::kEffect ? v1::EVENT_ROLE_CONSEQUENCE
+                                                                     : v1::EVENT_ROLE_ACTION);
     event.set_cause(open);
   }
   Remember(event);

@@ -55,6 +55,7 @@ void Generations::Begin(Job& job, const Placement& placement, const SurvivingRan
   view.clear_ranks();
   view.clear_groups();
   view.clear_stragglers();
+  view.clear_hang();
   view.clear_master_addr();
   view.clear_master_port();
   std::set<std::string> has_run;

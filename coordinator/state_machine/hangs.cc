@@ -8,18 +8,43 @@
 
 #include "core/proto_time.h"
 #include "core/text.h"
+#include "core/utf8.h"
 
 namespace meshrun::coordinator {
 namespace {
 
 constexpr int kIntervalsToLearn = 2;
 constexpr size_t kNamed = 8;
+// Of a place, in bytes.
+constexpr size_t kMostPlace = 300;
 
 std::string NameRanks(const std::vector<int>& ranks) {
   const std::vector<int> named(ranks.begin(), ranks.begin() + std::min(ranks.size(), kNamed));
   return fmt::format(
       "{} {}{}", ranks.size() == 1 ? "rank" : "ranks", fmt::join(named, ", "),
       ranks.size() > kNamed ? fmt::format(" and {} more", ranks.size() - kNamed) : "");
+}
+
+// "rank 1 is in step (train.py:12); ranks 0, 2 are in ...", the fewest ranks first: whatever is
+// odd about one of them stands out. Empty where no place is known.
+std::string DescribePlaces(const std::map<int, std::string>& places) {
+  std::map<std::string, std::vector<int>> by_place;
+  for (const auto& [rank, place] : places) {
+    if (!place.empty()) by_place[place].push_back(rank);
+  }
+  std::vector<std::pair<std::string, std::vector<int>>> groups(by_place.begin(), by_place.end());
+  std::sort(groups.begin(), groups.end(), [](const auto& a, const auto& b) {
+    return std::pair(a.second.size(), a.second.front()) <
+           std::pair(b.second.size(), b.second.front());
+  });
+  std::string text;
+  for (size_t i = 0; i < groups.size(); ++i) {
+    if (i == kNamed) return text + fmt::format("; and {} more places", groups.size() - i);
+    const auto& [place, ranks] = groups[i];
+    text += fmt::format("{}{} {} in {}", i == 0 ? "" : "; ", NameRanks(ranks),
+                        ranks.size() == 1 ? "is" : "are", place);
+  }
+  return text;
 }
 
 }  // namespace
@@ -54,9 +79,13 @@ void Hangs::OnProgress(const StepChange& change) {
                     fmt::format("step {} after {} without one", step,
                                 FormatDuration(context_.now - WaitsSince(job, watch))));
   }
+  // An earlier term may have suspected it.
+  if (watch.suspected || watch.step >= 0) SetHang(job, "");
   watch.step = step;
   watch.at = context_.now;
-  watch.suspected = false;
+  watch.suspected = watch.told = false;
+  watch.missing.clear();
+  watch.places.clear();
   const auto limit = Limit(job, watch);
   if (limit.has_value()) {
     deadlines_.Set(job.id(), context_.now + *limit);
@@ -124,7 +153,9 @@ std::pair<int, std::string> Hangs::Evidence(const Job& job, const Watch& watch) 
 
 void Hangs::Suspect(Job& job, Watch& watch) {
   watch.suspected = true;
+  watch.suspected_at = context_.now;
   const auto [rank, text] = Evidence(job, watch);
+  watch.text = text;
   context_.Record("HangSuspected", job.id(),
                   rank < 0 ? "" : job.view.ranks(rank).assignment().node_id(), text);
   for (const Member& member : job.members) {
@@ -132,9 +163,47 @@ void Hangs::Suspect(Job& job, Watch& watch) {
     if (member.ended || node == nullptr || node->session_id == 0) continue;
     v1::OpenSessionResponse message = MessageTo(*node, job.id(), job.view.generation());
     message.mutable_dump()->set_reason(text);
+    message.mutable_dump()->set_request(kRequest);
     context_.Send(node->session_id, std::move(message));
+    for (int at = member.first_rank; at < member.first_rank + member.rank_count; ++at) {
+      if (job.view.ranks(at).state() == v1::RANK_STATE_RUNNING) watch.missing.insert(at);
+    }
   }
-  deadlines_.Set(job.id(), context_.now + kDumpTime);
+  SetHang(job, text);
+  deadlines_.Set(job.id(), context_.now + kStackTime);
+}
+
+void Hangs::SetHang(Job& job, std::string text) {
+  if (job.view.hang() == text) return;
+  job.view.set_hang(std::move(text));
+  jobs_.Changed(job);
+}
+
+void Hangs::Upload(uint64_t call_id, const v1::UploadStackRequest& request) {
+  Job* const job = jobs_.Find(request.fence().job_id());
+  const auto found = watches_.find(request.fence().job_id());
+  const int rank = request.stack().rank();
+  if (job == nullptr || found == watches_.end() ||
+      found->second.generation != request.fence().generation() ||
+      found->second.missing.erase(rank) == 0) {
+    context_.Reply(call_id, absl::NotFoundError(fmt::format(
+                                "job {} does not hang, or the place of rank {} is known",
+                                request.fence().job_id(), rank)));
+    return;
+  }
+  Watch& watch = found->second;
+  if (!request.stack().place().empty()) {
+    watch.places[rank] = std::string(Utf8Prefix(request.stack().place(), kMostPlace));
+  }
+  context_.Reply(call_id, v1::UploadStackResponse());
+  if (watch.missing.empty()) TellPlaces(*job, watch);
+}
+
+void Hangs::TellPlaces(Job& job, const Watch& watch) {
+  const std::string places = DescribePlaces(watch.places);
+  if (places.empty()) return;
+  context_.Record("HangStacks", job.id(), "", places);
+  SetHang(job, fmt::format("{}; {}", watch.text, places));
 }
 
 std::optional<Hangs::Verdict> Hangs::NextHung() {
@@ -153,10 +222,19 @@ std::optional<Hangs::Verdict> Hangs::NextHung() {
       Suspect(*job, watch);
       continue;
     }
+    if (!watch.told) {
+      watch.told = true;
+      if (!watch.missing.empty()) TellPlaces(*job, watch);
+      deadlines_.Set(job->id(), watch.suspected_at + kDumpTime);
+      continue;
+    }
     const bool may_kill =
         job->view.spec().has_hang_timeout() || job->view.spec().max_restarts() > 0;
     if (!may_kill) continue;
     auto [rank, text] = Evidence(*job, watch);
+    if (const std::string places = DescribePlaces(watch.places); !places.empty()) {
+      text += "; " + places;
+    }
     watches_.erase(found);
     return Verdict{job, rank, "the job hangs: " + std::move(text)};
   }

@@ -5,8 +5,8 @@
 // count from 0 in each epoch. JobSpec.hang_timeout replaces the limit, from the first reported step
 // on; 0 means that the job is not watched. Without it a job is not watched before it has reported
 // three steps in a generation. No job is watched after its last step. At the limit people are told
-// which rank stands still and which ranks wait for it, and every host dumps the state of its ranks.
-// After that the generation fails if the job has restarts or has set hang_timeout; otherwise it is
+// which rank stands still and which ranks wait for it, and every host dumps the state of its ranks
+// and uploads where they stand, which people are told too. After that the generation fails if the job has restarts or has set hang_timeout; otherwise it is
 // left alone.
 //
 // The job's record keeps only the longest time, rounded up. So after a restart of the coordinator
@@ -16,6 +16,7 @@
 #include <chrono>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -23,6 +24,7 @@
 #include "coordinator/state_machine/deadline_index.h"
 #include "coordinator/state_machine/jobs.h"
 #include "coordinator/state_machine/nodes.h"
+#include "meshrun/v1/stack.pb.h"
 
 namespace meshrun::coordinator {
 
@@ -43,12 +45,19 @@ class Hangs {
   static constexpr int kTimesLongest = 10;
   // For dumps, before anything is killed.
   static constexpr std::chrono::seconds kDumpTime{10};
+  // People are told where the ranks stand, as far as it is known by then.
+  static constexpr std::chrono::seconds kStackTime{4};
+  // Number of the request in Dump, which no call has.
+  static constexpr uint64_t kRequest = uint64_t{1} << 63;
 
   Hangs(Context& context, NodeTable& nodes, JobTable& jobs, BlockedRanks& blocked)
       : context_(context), nodes_(nodes), jobs_(jobs), blocked_(blocked) {}
 
   // Some rank of a running job has reported.
   void OnProgress(const StepChange& change);
+
+  // Where a rank stands, as Dump has asked.
+  void Upload(uint64_t call_id, const v1::UploadStackRequest& request);
 
   struct Verdict {
     Job* job = nullptr;
@@ -69,6 +78,14 @@ class Hangs {
     int intervals = 0;
     std::chrono::nanoseconds longest{0};
     bool suspected = false;
+    SteadyNanos suspected_at{0};
+    // What people were told then.
+    std::string text;
+    // kStackTime is over.
+    bool told = false;
+    // Ranks whose place was asked for, and the places that have come.
+    std::set<int> missing;
+    std::map<int, std::string> places;
   };
   void KeepLongest(Job& job, const Watch& watch);
   // When it began to wait for the next step: a pause does not count.
@@ -78,6 +95,9 @@ class Hangs {
   // True: its ranks are paused, or were until lately. It is looked at again later.
   bool PutOff(const Job& job, Watch& watch);
   void Suspect(Job& job, Watch& watch);
+  // Tells people the places that are known.
+  void TellPlaces(Job& job, const Watch& watch);
+  void SetHang(Job& job, std::string text);
   // The rank to blame, or -1, and a sentence.
   std::pair<int, std::string> Evidence(const Job& job, const Watch& watch) const;
 

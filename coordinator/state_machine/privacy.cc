@@ -50,6 +50,7 @@ void Conceal(v1::Job* job) {
   spec.clear_env();
   spec.clear_working_dir();
   ConcealText(job->mutable_reason());
+  ConcealText(job->mutable_hang());
   if (job->has_failure()) {
     ConcealText(job->mutable_failure()->mutable_message());
     if (job->failure().has_exit()) ConcealExit(job->mutable_failure()->mutable_exit());

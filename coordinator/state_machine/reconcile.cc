@@ -179,6 +179,7 @@ void GoOn(const GenerationKeyOf& key, const Running& running,
   record.clear_longest_step();
   record.clear_finished_generation();
   job.clear_stragglers();
+  job.clear_hang();
   job.clear_groups();
   job.set_generation(generation);
   job.set_world_size(prepare.world_size());

@@ -93,7 +93,7 @@ std::optional<SteadyNanos> StateMachine::NextDeadline() const {
   for (const auto& deadline :
        {parts_->nodes.NextDeadline(), parts_->jobs.NextDeadline(), parts_->store.NextDeadline(),
         parts_->blocked.NextDeadline(), parts_->peers.NextDeadline(), parts_->hangs.NextDeadline(),
-        parts_->departures.NextDeadline(), parts_->flight_records.NextDeadline(),
+        parts_->departures.NextDeadline(), parts_->inquiries.NextDeadline(),
         parts_->queue.NextDeadline(), parts_->jobs.NextTelling(), parts_->growth.NextDeadline()}) {
     if (deadline.has_value() && (!next.has_value() || *deadline < *next)) next = deadline;
   }
@@ -203,7 +203,7 @@ void StateMachine::ExpireDue(SteadyNanos previous) {
   while (const auto hung = parts_->hangs.NextHung()) {
     parts_->generations.OnHung(*hung->job, hung->rank, hung->message);
   }
-  parts_->flight_records.ExpireDue();
+  parts_->inquiries.ExpireDue();
 }
 
 void StateMachine::Dispatch(const v1::StateEvent& event) {
@@ -227,7 +227,7 @@ void StateMachine::Dispatch(const v1::StateEvent& event) {
     case v1::StateEvent::kCallCancelled:
       parts_->store.CancelCall(event.call_cancelled().call_id());
       parts_->jobs.RemoveWatcher(event.call_cancelled().call_id());
-      parts_->flight_records.CancelCall(event.call_cancelled().call_id());
+      parts_->inquiries.CancelCall(event.call_cancelled().call_id());
       break;
     case v1::StateEvent::kSubmitJob:
       Submit(call, event.submit_job());
@@ -284,10 +284,20 @@ void StateMachine::Dispatch(const v1::StateEvent& event) {
       ReadLogs(call, event.read_logs());
       break;
     case v1::StateEvent::kGetFlightRecords:
-      parts_->flight_records.Collect(call, event.get_flight_records());
+      parts_->inquiries.Collect(call, event.get_flight_records());
       break;
     case v1::StateEvent::kUploadFlightRecord:
-      parts_->flight_records.Upload(call, event.upload_flight_record());
+      parts_->inquiries.Upload(call, event.upload_flight_record());
+      break;
+    case v1::StateEvent::kGetStacks:
+      parts_->inquiries.Collect(call, event.get_stacks());
+      break;
+    case v1::StateEvent::kUploadStack:
+      if (event.upload_stack().request() == Hangs::kRequest) {
+        parts_->hangs.Upload(call, event.upload_stack());
+      } else {
+        parts_->inquiries.Upload(call, event.upload_stack());
+      }
       break;
     case v1::StateEvent::kSetValues:
       parts_->store.Set(call, event.set_values());

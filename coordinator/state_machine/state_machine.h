@@ -33,7 +33,7 @@
 //   departures.*                        hosts whose processes may not be gone
 //   growth.*                            which running job gets more nodes
 //   peer_news.*                         which losses all ranks are told of
-//   blocked_ranks.*, hangs.*, stragglers.*, flight_records.*
+//   blocked_ranks.*, hangs.*, stragglers.*, inquiries.*
 //                                       which ranks wait, stand still or are slow
 #pragma once
 
@@ -48,10 +48,10 @@
 #include "coordinator/state_machine/continuation.h"
 #include "coordinator/state_machine/departures.h"
 #include "coordinator/state_machine/dependencies.h"
-#include "coordinator/state_machine/flight_records.h"
 #include "coordinator/state_machine/generations.h"
 #include "coordinator/state_machine/growth.h"
 #include "coordinator/state_machine/hangs.h"
+#include "coordinator/state_machine/inquiries.h"
 #include "coordinator/state_machine/jobs.h"
 #include "coordinator/state_machine/node_certificates.h"
 #include "coordinator/state_machine/nodes.h"
@@ -89,7 +89,7 @@ class StateMachine {
     PeerNews peers{context, nodes, jobs};
     BlockedRanks blocked{context, nodes, jobs, peers};
     CheckpointCommits checkpoints{context, jobs, store};
-    FlightRecords flight_records{context, nodes, jobs};
+    Inquiries inquiries{context, nodes, jobs};
     Departures departures{context, nodes, jobs};
     Continuation continuation{context, nodes, jobs, departures};
     Generations generations{context, nodes, jobs, store, blocked, peers, departures, continuation};

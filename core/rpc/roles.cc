@@ -21,6 +21,8 @@ constexpr MethodRule kRules[] = {
     {"/meshrun.v1.JobService/SignalJob", kSubmitters, Scope::kOwnJob},
     {"/meshrun.v1.JobService/ReadLogs", kReaders},
     {"/meshrun.v1.JobService/GetFlightRecords", kReaders},
+    // A debugger stops the ranks for a moment.
+    {"/meshrun.v1.JobService/GetStacks", kSubmitters, Scope::kOwnJob},
 
     {"/meshrun.v1.ClusterService/ListNodes", kReaders},
     {"/meshrun.v1.ClusterService/DescribeCluster", kReaders},
@@ -36,6 +38,7 @@ constexpr MethodRule kRules[] = {
     {"/meshrun.v1.SessionService/OpenSession", kWorkerRole, Scope::kOwnNode},
     {"/meshrun.v1.SessionService/UploadLog", kWorkerRole, Scope::kOwnNode},
     {"/meshrun.v1.SessionService/UploadFlightRecord", kWorkerRole, Scope::kOwnNode},
+    {"/meshrun.v1.SessionService/UploadStack", kWorkerRole, Scope::kOwnNode},
 
     // If a rank makes the call, its daemon checks the token and passes the call on as the daemon's
     // own.

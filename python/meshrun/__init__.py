@@ -7,12 +7,19 @@
         job = client.wait(job.id, check=True)
 
 `import meshrun` itself loads nothing else: a name is looked up in its module on first use, and grpcio is imported by the
-first `Client`. docs/python.md shows more.
+first `Client`. In a rank it lets the worker ask where the script stands (_stacks.py). docs/python.md shows more.
 """
 
 from __future__ import annotations
 
+import os as _os
+
 from ._version import __version__
+
+if _os.environ.get("MESHRUN_STACK_FILE"):
+    from . import _stacks
+
+    _stacks.register(_os.environ["MESHRUN_STACK_FILE"])
 
 # Type checkers take it for true; typing itself is not imported.
 TYPE_CHECKING = False

@@ -342,5 +342,16 @@ TEST(LimitsReportTest, ShowsWhatIsUsedAndWhatAJobMayAskFor) {
             "a job that names no partition is of cpu\n");
 }
 
+TEST(HangLineTest, SaysEachThingOnce) {
+  v1::Job job;
+  job.set_job_id("geoid-1");
+  EXPECT_EQ(HangLine("", job), "");
+  job.set_hang("no step for 3s");
+  EXPECT_EQ(HangLine("", job), "geoid-1 hangs: no step for 3s");
+  EXPECT_EQ(HangLine("no step for 3s", job), "");
+  job.set_hang("no step for 3s; rank 1 is in step (train.py:12)");
+  EXPECT_EQ(HangLine("no step for 3s", job), "geoid-1 hangs: rank 1 is in step (train.py:12)");
+}
+
 }  // namespace
 }  // namespace meshrun::client

@@ -137,6 +137,8 @@ std::vector<std::string> EventSeeds() {
   events.emplace_back().mutable_cancel_job()->set_now(true);
   events.emplace_back().mutable_get_flight_records();
   events.emplace_back().mutable_upload_flight_record()->mutable_record()->set_rank(1);
+  events.emplace_back().mutable_get_stacks();
+  events.emplace_back().mutable_upload_stack()->mutable_stack()->set_rank(1);
   std::vector<std::string> out;
   for (v1::StateEvent& event : events) {
     event.set_call_id(1000);

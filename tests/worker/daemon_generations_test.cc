@@ -227,6 +227,29 @@ TEST_F(DaemonGenerationsTest, ADumpShowsWhatTheProcessesDoBesideTheirLogs) {
   EXPECT_TRUE(holds("1.dump.txt", "no step for 3 m"));
 }
 
+TEST_F(DaemonGenerationsTest, StacksOfTheRanksThatAreAskedForAreUploaded) {
+  RunTwo();
+  v1::OpenSessionResponse message;
+  message.mutable_collect_stacks()->set_request(7);
+  message.mutable_collect_stacks()->add_ranks(1);
+  coordinator_->Send(message, kJob, 1);
+  std::vector<v1::UploadStackRequest> stacks = coordinator_->AwaitStacks(1);
+  ASSERT_EQ(stacks.size(), 1u);
+  EXPECT_EQ(stacks[0].request(), 7u);
+  EXPECT_EQ(stacks[0].fence().job_id(), kJob);
+  EXPECT_EQ(stacks[0].fence().generation(), 1u);
+  EXPECT_EQ(stacks[0].stack().rank(), 1);
+  EXPECT_THAT(stacks[0].stack().text(), HasSubstr("call stacks"));
+  // A dump uploads where all of them stand.
+  message.mutable_dump()->set_reason("no step for 3 m");
+  message.mutable_dump()->set_request(8);
+  coordinator_->Send(message, kJob, 1);
+  stacks = coordinator_->AwaitStacks(3);
+  ASSERT_EQ(stacks.size(), 3u);
+  EXPECT_EQ(stacks[1].request(), 8u);
+  EXPECT_EQ(stacks[1].stack().rank() + stacks[2].stack().rank(), 1);
+}
+
 TEST_F(DaemonGenerationsTest, AProcessThatHasEndedCannotLiveOn) {
   RunTwo();
   End("go0.1");

@@ -46,6 +46,7 @@ Environment EnvironmentOf(const v1::GenerationRecord& record, int local_rank,
   v1::RankLaunch launch;
   launch.set_error_file("/l/2.error.json");
   launch.set_report_socket("/g/r2.sock");
+  launch.set_stack_file("/g/s2.7");
   return RankEnvironment(inherited, record, local_rank, host, launch);
 }
 
@@ -73,6 +74,7 @@ TEST(RankEnvironmentTest, HoldsTorchrunsVariablesAndMeshrunsOwn) {
                                 {"MESHRUN_GENERATION", "7"},
                                 {"MESHRUN_TOKEN", "secret"},
                                 {"MESHRUN_REPORT", "/g/r2.sock"},
+                                {"MESHRUN_STACK_FILE", "/g/s2.7"},
                                 {"MESHRUN_NODE_NAME", "b"}};
   EXPECT_EQ(EnvironmentOf(TwoOfFour(), 1), expected);
 }
@@ -207,6 +209,11 @@ TEST(LaunchPlanTest, ChosenOutputLiesInTheUsersDirectoryAsTorchrunsDoes) {
   EXPECT_EQ(path(2, v1::LOG_STREAM_STDERR), "/logs/geoid-k3x9w2/attempt_6/2/stderr.log");
   EXPECT_EQ(layout.ErrorFile("/own/7", "geoid-k3x9w2", 7, 2),
             "/logs/geoid-k3x9w2/attempt_6/2/error.json");
+  EXPECT_EQ(layout.DumpFile("/own/7", "geoid-k3x9w2", 7, 2),
+            "/logs/geoid-k3x9w2/attempt_6/2/dump.txt");
+  EXPECT_EQ(LogLayout().DumpFile("/own/7", "geoid-k3x9w2", 7, 2), "/own/7/2.dump.txt");
+  EXPECT_EQ(LogLayout().FlightRecordFile("/own/7", "geoid-k3x9w2", 7, 2),
+            "/own/7/2.flight_record.json");
   EXPECT_TRUE(IsOfLogLayout(path(2, v1::LOG_STREAM_STDERR)));
   EXPECT_FALSE(IsOfLogLayout(path(3, v1::LOG_STREAM_STDERR)));
 }

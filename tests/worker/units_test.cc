@@ -6,11 +6,9 @@
 #include <netinet/in.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
-#include <sys/wait.h>
 
 #include <algorithm>
 #include <cmath>
-#include <csignal>
 #include <filesystem>
 #include <optional>
 #include <utility>
@@ -20,7 +18,6 @@
 #include "core/os/process.h"
 #include "core/os/routes.h"
 #include "tests/worker/support/processes.h"
-#include "worker/dumps/process_dump.h"
 #include "worker/generations/port_range.h"
 #include "worker/generations/state_dir.h"
 #include "worker/host_address.h"
@@ -65,26 +62,6 @@ TEST(HostAddressTest, WhatFacesTheCoordinatorIsPreferredToOtherInterfaces) {
       EXPECT_EQ(std::count(own->begin(), own->end(), address), 1) << address;
     }
   }
-}
-
-TEST(ProcessDumpTest, ShowsAStoppedProcessAndGivesUpInTime) {
-  os::SpawnOptions spawn;
-  spawn.argv = {"/bin/sleep", "1000"};
-  const auto pid = os::Spawn(spawn);
-  ASSERT_TRUE(pid.ok());
-  ASSERT_EQ(::kill(*pid, SIGSTOP), 0);
-  int status = 0;
-  ASSERT_EQ(::waitpid(*pid, &status, WUNTRACED), *pid);
-  const std::string text = DescribeProcess(*pid, std::chrono::seconds(10));
-  EXPECT_THAT(text, HasSubstr("sleep 1000"));
-  EXPECT_THAT(text, HasSubstr("state T (stopped)"));
-  EXPECT_THAT(text, HasSubstr("call stacks"));
-  // It was stopped, and is left so.
-  EXPECT_THAT(DescribeProcess(*pid, std::chrono::milliseconds(1)),
-              HasSubstr("no more within 1 ms"));
-  ::kill(*pid, SIGKILL);
-  ::waitpid(*pid, nullptr, 0);
-  EXPECT_THAT(DescribeProcess(*pid, std::chrono::seconds(1)), HasSubstr("is gone"));
 }
 
 TEST(ReportTest, KnownNamesAreFieldsAndOtherNumbersAreMetrics) {

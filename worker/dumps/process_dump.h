@@ -1,4 +1,4 @@
-// What a process does right now, in words, for people who ask why a job hangs.
+// What a process does right now, in words, for people who ask why a job hangs. Linux.
 #pragma once
 
 #include <sys/types.h>
@@ -8,14 +8,27 @@
 
 namespace meshrun::worker {
 
-// From /proc: state, memory, and for each thread its name, state, system call and where the kernel
-// holds it; then the call stacks of all threads, if eu-stack or gdb is installed and answers within
-// `timeout` (a stopped process has stacks too). Says so where something cannot be read. Blocks; for
-// a thread of its own. Linux.
-std::string DescribeProcess(pid_t pid, std::chrono::milliseconds timeout);
+struct ProcessStack {
+  // Where its main thread stands: "step (train.py:12), in wait (threading.py:327)"; empty where
+  // nothing is known.
+  std::string place;
+  // Frames of all threads, or why there are none and what to install or to allow.
+  std::string text;
+};
 
-// <logs>/<rank>.dump.txt and <logs>/<rank>.flight_record.json.
-std::string DumpPath(const std::string& logs, int rank);
-std::string FlightRecordPath(const std::string& logs, int rank);
+// The process that does the rank's work: the rank's own, or where that is a shell or the like that
+// waits for a program, the Python that it has started, else its first child.
+pid_t WorkingProcess(pid_t rank);
+
+// Frames of machine code: by eu-stack or gdb, whichever is installed. A stopped process has some
+// too. These calls block; for a thread of its own.
+ProcessStack NativeStack(pid_t pid, std::chrono::milliseconds timeout);
+// Python's frames where it runs Python, else those of machine code. `python_file`: as
+// FramesOfPython.
+ProcessStack StackOf(pid_t pid, const std::string& python_file, std::chrono::milliseconds timeout);
+
+// From /proc: command, state, memory, and for each thread its name, state, system call and where
+// the kernel holds it. Says so where something cannot be read.
+std::string DescribeThreads(pid_t pid);
 
 }  // namespace meshrun::worker

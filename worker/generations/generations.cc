@@ -62,7 +62,9 @@ void Generations::Handle(const v1::OpenSessionResponse& message) {
   } else if (message.has_collect_flight_records()) {
     generation.AskForFlightRecords(message.collect_flight_records().request());
   } else if (message.has_dump()) {
-    Dump(generation, message.dump().reason());
+    Dump(generation, message.dump());
+  } else if (message.has_collect_stacks()) {
+    CollectStacks(generation, message.collect_stacks());
   } else if (message.has_signal_ranks()) {
     SignalRanks(generation, message.signal_ranks());
   } else if (message.has_quiesce()) {

@@ -29,6 +29,7 @@
 #include "absl/status/statusor.h"
 #include "core/ids.h"
 #include "meshrun/v1/session.pb.h"
+#include "meshrun/v1/stack.pb.h"
 #include "worker/event_loop/event_loop.h"
 #include "worker/files/file_tasks.h"
 #include "worker/generations/agent_socket.h"
@@ -74,6 +75,8 @@ class Generations {
     std::function<void(const std::string& job_id, uint64_t generation)> on_generation_ended;
     // A rank has connected to its job's socket.
     AgentSocket::OnConnection on_agent_connection;
+    // To the coordinator, without node and incarnation; lost where it does not answer.
+    std::function<void(v1::UploadStackRequest)> upload_stack;
     // What supervisors are told: until when their ranks may run.
     std::function<v1::SupervisorPing()> ping;
   };
@@ -89,7 +92,8 @@ class Generations {
 
   // A session has begun, with this Hello: repeats what the coordinator may have missed.
   void OnSession(std::chrono::nanoseconds lease, const v1::Hello& hello);
-  // Prepare, Start, Stop, Forget, PeerNews, CollectFlightRecords, Quiesce.
+  // Prepare, Start, Stop, Forget, PeerNews, CollectFlightRecords, Quiesce, Dump, CollectStacks,
+  // SignalRanks.
   void Handle(const v1::OpenSessionResponse& message);
   std::vector<v1::RunningGeneration> Running() const;
   // A message for each of those that have been started and have not ended.
@@ -229,8 +233,13 @@ class Generations {
   void GiveUpPreparing();
 
   // generations_dumps.cc
-  // Writes what the ranks' processes do right now into files beside their logs.
-  void Dump(Generation& generation, const std::string& reason);
+  // Writes what the ranks' processes do right now into files beside their logs, and uploads where
+  // they stand if that is asked for.
+  void Dump(Generation& generation, const v1::Dump& dump);
+  // Looks where ranks stand, and uploads it.
+  void CollectStacks(const Generation& generation, const v1::CollectStacks& command);
+  std::string StackFileOf(const Generation& generation, const ProcessName& name) const;
+  void UploadStack(const v1::Fence& fence, uint64_t request, v1::RankStack stack);
 
   // generations.cc
   // A command for a generation that is not here. It ends what runs of earlier ones.

@@ -1,9 +1,16 @@
-// What is written down of the ranks of a job that seems to hang.
+// Where the processes of ranks stand: for people who ask, and where a job seems to hang.
 #include <fmt/format.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <memory>
+#include <utility>
 
 #include "core/log.h"
 #include "core/os/files.h"
+#include "core/utf8.h"
 #include "worker/dumps/process_dump.h"
+#include "worker/dumps/python_frames.h"
 #include "worker/generations/generations.h"
 
 namespace meshrun::worker {
@@ -11,27 +18,125 @@ namespace {
 
 // The coordinator waits 10 s for dumps before it lets anything be killed.
 constexpr std::chrono::seconds kDumpTime(8);
+// The client's patience is longer.
+constexpr std::chrono::seconds kStackTime(15);
+// Of what is uploaded.
+constexpr size_t kMostText = size_t{256} << 10;
+constexpr size_t kMostPlace = 1024;
+
+// A directory of the user's is made as the user would make it.
+void WriteReport(const std::string& path, const std::string& text) {
+  std::error_code ignored;
+  std::filesystem::create_directories(std::filesystem::path(path).parent_path(), ignored);
+  (void)os::WriteFileAtomically(path, text, 0600, /*sync=*/false);
+}
+
+// The threads of a job that run debuggers: so many at once, which each read the symbols of LibTorch
+// into memory of their own.
+constexpr int kAtOnce = 8;
+std::string TaskKey(const std::string& job_id, std::string_view what, int rank) {
+  return fmt::format("{}/{}-{}", job_id, what, rank % kAtOnce);
+}
+
+v1::RankStack ToMessage(int rank, const ProcessStack& stack) {
+  v1::RankStack out;
+  out.set_rank(rank);
+  out.set_place(std::string(Utf8Prefix(EscapeControls(ReplaceBytes(stack.place)), kMostPlace)));
+  const std::string text = ReplaceBytes(stack.text);
+  out.set_text(std::string(Utf8Prefix(text, kMostText)));
+  if (text.size() > kMostText) *out.mutable_text() += "\n(cut here)\n";
+  return out;
+}
+
+std::string Report(const std::string& reason, const ProcessStack& stack, const std::string& rest) {
+  return fmt::format(
+      "{}\n{}\n{}\n{}", reason,
+      stack.place.empty() ? "" : fmt::format("its main thread is in {}\n", stack.place), stack.text,
+      rest);
+}
 
 }  // namespace
 
-void Generations::Dump(Generation& generation, const std::string& reason) {
-  const std::string job_id = generation.fence().job_id();
-  const uint64_t number = generation.fence().generation();
-  log::Warning("writing down what the ranks of a job do",
-               {{"job", job_id}, {"generation", number}, {"reason", reason}});
-  generation.AskForFlightRecords(kDumpRequest | number);
+std::string Generations::StackFileOf(const Generation& generation, const ProcessName& name) const {
+  const GenerationPaths paths = {generation.processes()->directory(), "",
+                                 RanksDirectory(generation.fence().job_id())};
+  return StackFilePath(paths, name.rank, name.generation);
+}
+
+void Generations::UploadStack(const v1::Fence& fence, uint64_t request, v1::RankStack stack) {
+  v1::UploadStackRequest upload;
+  upload.mutable_fence()->set_job_id(fence.job_id());
+  upload.mutable_fence()->set_generation(fence.generation());
+  upload.set_request(request);
+  *upload.mutable_stack() = std::move(stack);
+  handler_.upload_stack(std::move(upload));
+}
+
+void Generations::Dump(Generation& generation, const v1::Dump& dump) {
+  const v1::Fence& fence = generation.fence();
+  log::Warning(
+      "writing down what the ranks of a job do",
+      {{"job", fence.job_id()}, {"generation", fence.generation()}, {"reason", dump.reason()}});
+  generation.AskForFlightRecords(kDumpRequest | fence.generation());
   const std::map<int, v1::RankExit> exits = generation.Exits();
   for (const auto& [rank, pid] : generation.Pids()) {
     if (exits.contains(rank)) continue;
-    const ProcessName name = NameOf(*generation.FindRank(rank), number);
-    const std::string path =
-        DumpPath(host_.state_dir.LogDirectory(job_id, name.generation), name.rank);
-    // Each on a thread of its own: a debugger takes seconds for a process.
-    host_.files.Run(fmt::format("{}/dump-{}", job_id, rank), [path, pid = static_cast<pid_t>(pid),
-                                                              reason] {
-      (void)os::WriteFileAtomically(path, reason + "\n\n" + DescribeProcess(pid, kDumpTime), 0600,
-                                    /*sync=*/false);
-    });
+    const ProcessName name = NameOf(*generation.FindRank(rank), fence.generation());
+    const std::string path = host_.facts.log_layout.DumpFile(
+        host_.state_dir.LogDirectory(fence.job_id(), name.generation), fence.job_id(),
+        name.generation, name.rank);
+    const auto stack = std::make_shared<ProcessStack>();
+    const auto write_python_and_native = [path, stack, own = static_cast<pid_t>(pid),
+                                          reason = dump.reason()] {
+      const pid_t pid = WorkingProcess(own);
+      if (!RunsPython(pid)) return;
+      WriteReport(path,
+                  Report(reason, *stack, DescribeThreads(pid) + NativeStack(pid, kDumpTime).text));
+    };
+    host_.files.Run(
+        TaskKey(fence.job_id(), "dump", rank),
+        [path, stack, file = StackFileOf(generation, name), own = static_cast<pid_t>(pid),
+         reason = dump.reason()] {
+          const pid_t pid = WorkingProcess(own);
+          *stack = StackOf(pid, file, kDumpTime);
+          WriteReport(path, Report(reason, *stack, DescribeThreads(pid)));
+        },
+        [this, fence, rank, stack, write_python_and_native, request = dump.request()] {
+          if (request != 0) UploadStack(fence, request, ToMessage(rank, *stack));
+          // What takes longer, and is rarely needed, comes after all that.
+          host_.files.Run(TaskKey(fence.job_id(), "native", rank), write_python_and_native);
+        });
+  }
+}
+
+void Generations::CollectStacks(const Generation& generation, const v1::CollectStacks& command) {
+  const v1::Fence& fence = generation.fence();
+  const std::map<int, v1::RankExit> exits = generation.Exits();
+  const std::map<int, int64_t> pids = generation.Pids();
+  for (const v1::RankAssignment& place : generation.record().prepare().ranks()) {
+    const int rank = place.rank();
+    const auto& chosen = command.ranks();
+    if (!chosen.empty() && std::find(chosen.begin(), chosen.end(), rank) == chosen.end()) continue;
+    const auto pid = pids.find(rank);
+    if (pid == pids.end() || exits.contains(rank)) {
+      v1::RankStack stack;
+      stack.set_rank(rank);
+      stack.set_error(pid == pids.end() ? "it has not started" : "it has ended");
+      UploadStack(fence, command.request(), std::move(stack));
+      continue;
+    }
+    const auto stack = std::make_shared<ProcessStack>();
+    host_.files.Run(
+        TaskKey(fence.job_id(), "stack", rank),
+        [stack, file = StackFileOf(generation, NameOf(place, fence.generation())),
+         own = static_cast<pid_t>(pid->second), native = command.native()] {
+          const pid_t working = WorkingProcess(own);
+          *stack = StackOf(working, file, kStackTime);
+          if (native && RunsPython(working)) stack->text += NativeStack(working, kStackTime).text;
+        },
+        [this, fence, rank, stack, request = command.request()] {
+          UploadStack(fence, request, ToMessage(rank, *stack));
+        });
   }
 }
 
@@ -40,11 +145,11 @@ void Generations::WriteFlightRecord(const Generation& generation, const v1::Flig
   if (rank == nullptr) return;
   const std::string job_id = generation.fence().job_id();
   const ProcessName name = NameOf(*rank, generation.fence().generation());
-  const std::string path =
-      FlightRecordPath(host_.state_dir.LogDirectory(job_id, name.generation), name.rank);
-  host_.files.Run(fmt::format("{}/dump-{}", job_id, record.rank()),
+  const std::string path = host_.facts.log_layout.FlightRecordFile(
+      host_.state_dir.LogDirectory(job_id, name.generation), job_id, name.generation, name.rank);
+  host_.files.Run(TaskKey(job_id, "record", record.rank()),
                   [path, text = record.error().empty() ? record.json() : record.error()] {
-                    (void)os::WriteFileAtomically(path, text, 0600, /*sync=*/false);
+                    WriteReport(path, text);
                   });
 }
 

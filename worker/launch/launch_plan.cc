@@ -23,6 +23,11 @@ uint64_t LogLimit(uint64_t host, uint64_t job) {
 
 }  // namespace
 
+std::string StackFilePath(const GenerationPaths& paths, int rank, uint64_t generation) {
+  return fmt::format("{}/s{}.{}", paths.ranks.empty() ? paths.directory : paths.ranks, rank,
+                     generation);
+}
+
 v1::SupervisorLaunch MakeLaunch(const v1::GenerationRecord& record, const std::string& program,
                                 const std::string& working_dir, const Environment& inherited,
                                 const HostFacts& host, const GenerationPaths& paths,
@@ -64,6 +69,7 @@ v1::SupervisorLaunch MakeLaunch(const v1::GenerationRecord& record, const std::s
                               ? fmt::format("{}/r{}.{}", paths.ranks, rank, generation)
                           : first ? fmt::format("{}/r{}.sock", paths.directory, rank)
                                   : fmt::format("{}/r{}.{}", paths.directory, rank, generation));
+    out.set_stack_file(StackFilePath(paths, rank, generation));
     const Environment env = RankEnvironment(inherited, record, i, host, out);
     for (const auto& [name, value] : env) SetEnv(*out.mutable_env(), name, value);
   }

@@ -1,6 +1,7 @@
 // Turns the coordinator's Prepare into a SupervisorLaunch.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <string>
 
@@ -16,10 +17,13 @@ struct GenerationPaths {
   std::string directory;
   // Output and error files.
   std::string logs;
-  // What ranks of another user than the daemon's reach: reports' sockets and error files. Empty:
-  // they reach the other two.
+  // What ranks of another user than the daemon's reach: reports' sockets, error files and stack
+  // files. Empty: they reach the other two.
   std::string ranks = "";
 };
+
+// File that a rank's Python writes its frames to when the worker asks for them.
+std::string StackFilePath(const GenerationPaths& paths, int rank, uint64_t generation);
 
 // Launches of the ranks whose processes are started for this generation; processes that live on
 // into it have theirs already. Pure. `program`: the first word of each rank's argv, found by

@@ -10,6 +10,8 @@ namespace {
 constexpr std::string_view kStdout = "stdout.log";
 constexpr std::string_view kStderr = "stderr.log";
 constexpr std::string_view kError = "error.json";
+constexpr std::string_view kDump = "dump.txt";
+constexpr std::string_view kFlightRecord = "flight_record.json";
 
 std::string RankDirectory(const LogLayout& layout, const std::string& job_id, uint64_t generation,
                           int rank) {
@@ -42,6 +44,18 @@ std::string LogLayout::ErrorFile(const std::string& logs, const std::string& job
                                  uint64_t generation, int rank) const {
   if (directory.empty()) return ErrorFilePath(logs, rank);
   return fmt::format("{}/{}", RankDirectory(*this, job_id, generation, rank), kError);
+}
+
+std::string LogLayout::DumpFile(const std::string& logs, const std::string& job_id,
+                                uint64_t generation, int rank) const {
+  if (directory.empty()) return fmt::format("{}/{}.{}", logs, rank, kDump);
+  return fmt::format("{}/{}", RankDirectory(*this, job_id, generation, rank), kDump);
+}
+
+std::string LogLayout::FlightRecordFile(const std::string& logs, const std::string& job_id,
+                                        uint64_t generation, int rank) const {
+  if (directory.empty()) return fmt::format("{}/{}.{}", logs, rank, kFlightRecord);
+  return fmt::format("{}/{}", RankDirectory(*this, job_id, generation, rank), kFlightRecord);
 }
 
 bool IsOfLogLayout(const std::string& path) {

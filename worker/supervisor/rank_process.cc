@@ -63,6 +63,9 @@ absl::StatusOr<pid_t> StartRank(const v1::RankLaunch& launch, const EnvEntries& 
   // Made here: its directory is root's.
   if (user != nullptr) {
     MESHRUN_RETURN_IF_ERROR(OpenOutput(launch.error_file(), user).status());
+    if (!launch.stack_file().empty()) {
+      MESHRUN_RETURN_IF_ERROR(OpenOutput(launch.stack_file(), user).status());
+    }
     // Opening /dev/stdout or /dev/stderr anew asks for the right to the pipe behind it.
     for (const os::UniqueFd* stream : {&streams.out, &streams.err}) {
       if (::fchown(stream->get(), user->uid(), user->gid()) != 0) {
@@ -89,6 +92,8 @@ absl::StatusOr<pid_t> StartRank(const v1::RankLaunch& launch, const EnvEntries& 
   std::vector<char*> argv = Pointers(arguments);
 
   const pid_t supervisor = ::getpid();
+  // 1: the daemon has gone, and this process is another's child.
+  const pid_t daemon = ::getppid();
   const pid_t pid = ::fork();
   if (pid < 0) return os::ErrnoStatus(errno, "fork");
   if (pid > 0) return pid;
@@ -100,6 +105,9 @@ absl::StatusOr<pid_t> StartRank(const v1::RankLaunch& launch, const EnvEntries& 
   if (user != nullptr && !Become(*user).ok()) Refuse("as " + user->name(), errno);
   // After the change of user, which clears it.
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+  // With kernel.yama.ptrace_scope 1 only ancestors may read a process's stack, and the debuggers of
+  // the daemon are none. Without that module of the kernel the call fails, and nothing is needed.
+  if (daemon > 1) ::prctl(PR_SET_PTRACER, daemon);
   // The supervisor may have died before PDEATHSIG was set.
   if (::getppid() != supervisor) ::_exit(kExitNotExecutable);
   for (const int signal : {SIGPIPE, SIGTERM, SIGINT}) ::signal(signal, SIG_DFL);

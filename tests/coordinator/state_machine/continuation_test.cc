@@ -9,6 +9,8 @@
 #include <csignal>
 
 #include "coordinator/state_machine/growth.h"
+#include "coordinator/state_machine/hangs.h"
+#include "core/proto_time.h"
 #include "tests/coordinator/state_machine/continuation_fixture.h"
 
 namespace meshrun::coordinator::testing {
@@ -772,6 +774,76 @@ TEST_F(ContinuationTest, StepsThatStopAreAHangAfterTenTimesTheLongestPause) {
   EXPECT_EQ(h.job(id).failure().rank(), 1);
   EXPECT_THAT(h.job(id).failure().message(),
               HasSubstr("rank 0 waits in an operation for the others, rank 1 on node2 does not"));
+}
+
+TEST_F(ContinuationTest, AHangSaysWhereTheRanksStandBeforeAnythingIsKilled) {
+  FakeWorker& first = Add("node1");
+  FakeWorker& second = Add("node2");
+  v1::JobSpec spec = Elastic(2, 2);
+  *spec.mutable_hang_timeout() = ToProtoDuration(seconds(5));
+  const std::string id = Run(spec);
+  const auto report = [&](FakeWorker& worker, int rank, int64_t step) {
+    v1::OpenSessionRequest message = worker.Message({id, 1});
+    (*message.mutable_progress_report()->mutable_progress())[rank].set_step(step);
+    h.Say(worker, {message});
+  };
+  const auto upload = [&](int rank, const std::string& place) {
+    v1::StateEvent event;
+    v1::UploadStackRequest& request = *event.mutable_upload_stack();
+    request.mutable_fence()->set_job_id(id);
+    request.mutable_fence()->set_generation(1);
+    request.set_request(Hangs::kRequest);
+    request.mutable_stack()->set_rank(rank);
+    request.mutable_stack()->set_place(place);
+    return h.answer(h.Call(std::move(event))).status.code();
+  };
+  report(first, 0, 1);
+  EXPECT_EQ(upload(0, "early"), absl::StatusCode::kNotFound);
+  h.Advance(seconds(5));
+  ASSERT_EQ(Count(second, &v1::OpenSessionResponse::has_dump), 1);
+  EXPECT_THAT(h.job(id).hang(), HasSubstr("no step after step 1 for 5s"));
+  EXPECT_EQ(upload(0, "wait (train.py:9)"), absl::StatusCode::kOk);
+  EXPECT_EQ(upload(0, "twice"), absl::StatusCode::kNotFound);
+  EXPECT_FALSE(h.HasEvent("HangStacks"));
+  EXPECT_EQ(upload(1, "step (train.py:12)"), absl::StatusCode::kOk);
+  EXPECT_TRUE(h.HasEvent("HangStacks")) << "at once, when all are known";
+  EXPECT_THAT(h.job(id).hang(),
+              HasSubstr("rank 0 is in wait (train.py:9); rank 1 is in step (train.py:12)"));
+  EXPECT_EQ(h.job(id).generation(), 1u);
+  h.Advance(seconds(10));
+  EXPECT_EQ(h.job(id).generation(), 2u);
+  EXPECT_THAT(h.job(id).failure().message(), HasSubstr("rank 1 is in step (train.py:12)"));
+  EXPECT_EQ(h.job(id).hang(), "") << "the next generation takes steps";
+}
+
+TEST_F(ContinuationTest, AHangIsToldWithThePlacesThatHaveComeInTime) {
+  FakeWorker& first = Add("node1");
+  Add("node2");
+  v1::JobSpec spec = Elastic(2, 2);
+  *spec.mutable_hang_timeout() = ToProtoDuration(seconds(5));
+  const std::string id = Run(spec);
+  const auto report = [&](int64_t step) {
+    v1::OpenSessionRequest message = first.Message({id, 1});
+    (*message.mutable_progress_report()->mutable_progress())[0].set_step(step);
+    h.Say(first, {message});
+  };
+  report(1);
+  h.Advance(seconds(5));
+  v1::StateEvent event;
+  v1::UploadStackRequest& request = *event.mutable_upload_stack();
+  request.mutable_fence()->set_job_id(id);
+  request.mutable_fence()->set_generation(1);
+  request.set_request(Hangs::kRequest);
+  request.mutable_stack()->set_place("step (train.py:12)");
+  h.Call(std::move(event));
+  h.Advance(milliseconds(3900));
+  EXPECT_FALSE(h.HasEvent("HangStacks"));
+  h.Advance(milliseconds(200));
+  EXPECT_TRUE(h.HasEvent("HangStacks"));
+  report(2);
+  EXPECT_TRUE(h.HasEvent("StepsGoOn"));
+  EXPECT_EQ(h.job(id).hang(), "");
+  EXPECT_EQ(h.job(id).generation(), 1u);
 }
 
 TEST_F(ContinuationTest, ALastCallForNodesThatAreJoining) {

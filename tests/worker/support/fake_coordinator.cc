@@ -133,6 +133,23 @@ void FakeCoordinator::Send(v1::OpenSessionResponse message, const std::string& j
   if (stream_ != nullptr) stream_->Write(message);
 }
 
+grpc::Status FakeCoordinator::UploadStack(grpc::ServerContext*,
+                                          const v1::UploadStackRequest* request,
+                                          v1::UploadStackResponse*) {
+  MutexLock lock(mu_);
+  stacks_.push_back(*request);
+  changed_.NotifyAll();
+  return grpc::Status::OK;
+}
+
+std::vector<v1::UploadStackRequest> FakeCoordinator::AwaitStacks(size_t count) {
+  const auto deadline = std::chrono::steady_clock::now() + kPatience;
+  MutexLock lock(mu_);
+  while (stacks_.size() < count && changed_.WaitUntil(mu_, deadline)) {
+  }
+  return stacks_;
+}
+
 grpc::Status FakeCoordinator::UploadLog(grpc::ServerContext*,
                                         grpc::ServerReader<v1::UploadLogRequest>* reader,
                                         v1::UploadLogResponse*) {

@@ -72,6 +72,9 @@ class FakeCoordinator : public v1::SessionService::Service {
   // What has come and nobody has awaited.
   void Forget();
 
+  // Stacks that were uploaded, once there are so many; fewer after kPatience.
+  std::vector<v1::UploadStackRequest> AwaitStacks(size_t count);
+
   // Calls of the store that have come, and the fence of the last.
   int store_calls() const;
   v1::Fence last_store_fence() const;
@@ -85,6 +88,9 @@ class FakeCoordinator : public v1::SessionService::Service {
                          grpc::ServerReader<v1::UploadLogRequest>* reader,
                          v1::UploadLogResponse* response) override;
 
+  grpc::Status UploadStack(grpc::ServerContext* context, const v1::UploadStackRequest* request,
+                           v1::UploadStackResponse* response) override;
+
   const Options options_;
   std::unique_ptr<Store> store_;
   std::unique_ptr<grpc::Server> server_;
@@ -95,6 +101,7 @@ class FakeCoordinator : public v1::SessionService::Service {
       nullptr;
   uint64_t incarnation_ MESHRUN_GUARDED_BY(mu_) = 0;
   std::map<std::string, Upload> uploads_ MESHRUN_GUARDED_BY(mu_);
+  std::vector<v1::UploadStackRequest> stacks_ MESHRUN_GUARDED_BY(mu_);
   bool falls_behind_ MESHRUN_GUARDED_BY(mu_) = false;
   const void* silent_ MESHRUN_GUARDED_BY(mu_) = nullptr;
   // The last heartbeat that was answered at once.

@@ -122,5 +122,91 @@ TEST_F(FlightRecordsTest, AnAnswerOfAnotherGenerationOrRankOrTwiceIsRefused) {
   EXPECT_EQ(Upload(request, 1).code(), absl::StatusCode::kNotFound);
 }
 
+class StacksTest : public ::testing::Test {
+ protected:
+  uint64_t Ask(const std::vector<int>& ranks = {}, bool native = false) {
+    v1::StateEvent event;
+    v1::GetStacksRequest& request = *event.mutable_get_stacks();
+    request.set_job_id(id_);
+    request.mutable_ranks()->Assign(ranks.begin(), ranks.end());
+    request.set_native(native);
+    return h.Call(std::move(event));
+  }
+  static const v1::CollectStacks* AskedOf(const FakeWorker& worker) {
+    for (auto it = worker.received.rbegin(); it != worker.received.rend(); ++it) {
+      if (it->has_collect_stacks()) return &it->collect_stacks();
+    }
+    return nullptr;
+  }
+  absl::Status Upload(uint64_t request, int rank) {
+    v1::StateEvent event;
+    v1::UploadStackRequest& upload = *event.mutable_upload_stack();
+    upload.mutable_fence()->set_job_id(id_);
+    upload.mutable_fence()->set_generation(1);
+    upload.set_request(request);
+    upload.mutable_stack()->set_rank(rank);
+    upload.mutable_stack()->set_place("step (train.py:12)");
+    const uint64_t call = h.Call(std::move(event));
+    return h.answer(call).status;
+  }
+  std::vector<v1::RankStack> StacksOf(uint64_t call) {
+    std::vector<v1::RankStack> stacks;
+    for (const MessagePtr& item : h.answer(call).items) {
+      stacks.push_back(dynamic_cast<const v1::GetStacksResponse&>(*item).stack());
+    }
+    return stacks;
+  }
+
+  Harness h;
+  FakeWorker& first = h.AddWorker("node1");
+  FakeWorker& second = h.AddWorker("node2");
+  std::string id_;
+};
+
+TEST_F(StacksTest, OnlyTheHostsOfTheRanksThatAreAskedForAreAsked) {
+  id_ = h.Submit(MakeSpec(2, 2));
+  const uint64_t call = Ask({3}, /*native=*/true);
+  EXPECT_EQ(AskedOf(first), nullptr);
+  const v1::CollectStacks* const asked = AskedOf(second);
+  ASSERT_NE(asked, nullptr);
+  EXPECT_EQ(asked->ranks(0), 3);
+  EXPECT_TRUE(asked->native());
+  EXPECT_EQ(Upload(asked->request(), 2).code(), absl::StatusCode::kNotFound);
+  EXPECT_TRUE(Upload(asked->request(), 3).ok());
+  EXPECT_TRUE(h.answer(call).done);
+  ASSERT_THAT(StacksOf(call), SizeIs(1));
+  EXPECT_EQ(StacksOf(call)[0].place(), "step (train.py:12)");
+}
+
+TEST_F(StacksTest, AHostThatDoesNotAnswerIsNamedForEachOfItsRanks) {
+  id_ = h.Submit(MakeSpec(2, 1));
+  const uint64_t call = Ask();
+  EXPECT_TRUE(Upload(AskedOf(first)->request(), 0).ok());
+  h.Advance(seconds(21));
+  ASSERT_THAT(StacksOf(call), SizeIs(2));
+  EXPECT_EQ(StacksOf(call)[1].rank(), 1);
+  EXPECT_THAT(StacksOf(call)[1].error(), HasSubstr("no answer within 20s"));
+}
+
+TEST_F(StacksTest, ARankThatTheJobDoesNotHaveIsAnError) {
+  id_ = h.Submit(MakeSpec(2, 1));
+  for (const int rank : {-1, 2}) {
+    const absl::Status status = h.answer(Ask({rank})).status;
+    EXPECT_EQ(status.code(), absl::StatusCode::kNotFound);
+    EXPECT_THAT(std::string(status.message()), HasSubstr("its ranks are 0 to 1"));
+  }
+}
+
+TEST_F(StacksTest, AFlightRecordIsNoAnswerToThem) {
+  id_ = h.Submit(MakeSpec(2, 1));
+  Ask();
+  v1::StateEvent event;
+  v1::UploadFlightRecordRequest& upload = *event.mutable_upload_flight_record();
+  upload.mutable_fence()->set_job_id(id_);
+  upload.mutable_fence()->set_generation(1);
+  upload.set_request(AskedOf(first)->request());
+  EXPECT_EQ(h.answer(h.Call(std::move(event))).status.code(), absl::StatusCode::kNotFound);
+}
+
 }  // namespace
 }  // namespace meshrun::coordinator::testing
