@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include "client/client.h"
+#include "client/render/hints.h"
 #include "client/render/report.h"
 #include "client/render/table.h"
 #include "core/proto_time.h"
@@ -97,6 +99,12 @@ std::string DescribeWhy(const v1::GetJobResponse& response, nanoseconds now, con
                   job.reason().empty() ? "" : ": ", EscapeControls(job.reason()));
   if (const std::string slow = SlowRanks(job); !slow.empty()) {
     out += fmt::format("  {:<13} {:>9}  {}\n", "slow", "", slow);
+  }
+  if (!job.hang().empty() && !HasEnded(job.state())) {
+    out += fmt::format("  {:<13} {:>9}  {}\n", "hangs", "", EscapeControls(job.hang()));
+  }
+  if (const std::string hint = HintFor(job.failure().exit()); !hint.empty()) {
+    out += fmt::format("  {:<13} {:>9}  {}\n", "hint", "", hint);
   }
   const std::vector<Incident> incidents = Incidents(response);
   if (incidents.empty()) return out + "  nothing has gone wrong that is still known\n";

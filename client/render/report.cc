@@ -8,6 +8,7 @@
 
 #include "client/client.h"
 #include "client/job_spec.h"
+#include "client/render/hints.h"
 #include "client/render/table.h"
 #include "core/mesh_messages.h"
 #include "core/proto_time.h"
@@ -267,6 +268,9 @@ std::string FailureReport(const v1::Job& job, const Style& style) {
     for (const std::string& line : failure.exit().last_lines()) {
       out += fmt::format("    {} {}\n", Paint(style, Colour::kGrey, "|"), line);
     }
+  }
+  if (const std::string hint = HintFor(failure.exit()); !hint.empty()) {
+    out += fmt::format("  {}           {}\n", Paint(style, Colour::kBold, "hint"), hint);
   }
   if (const std::string others = Consequences(job); !others.empty()) {
     out += fmt::format("  {}         {}\n", Paint(style, Colour::kBold, "others"), others);

@@ -47,6 +47,43 @@ TEST_F(CausesTest, TellsTheFirstCauseWhatCameBeforeItAndWhatWasDone) {
             "  done            95s ago  restart 1 of 3\n");
 }
 
+TEST_F(CausesTest, AHangNamesWhereRanksStandWhileItLasts) {
+  response_.mutable_job()->set_job_id("geoid-1");
+  response_.mutable_job()->set_state(v1::JOB_STATE_RUNNING);
+  response_.mutable_job()->set_hang("no step after step 5 for 3s; rank 1 is in step (train.py:12)");
+  Add(1, "HangSuspected", v1::EVENT_ROLE_CAUSE, 0, "no step after step 5 for 3s");
+  Add(2, "HangStacks", v1::EVENT_ROLE_CONSEQUENCE, 1, "rank 1 is in step (train.py:12)");
+  EXPECT_EQ(Why(),
+            "geoid-1  RUNNING\n"
+            "  hangs                    no step after step 5 for 3s; rank 1 is in step "
+            "(train.py:12)\n"
+            "  first cause     99s ago  no step after step 5 for 3s\n"
+            "  consequence     98s ago  rank 1 is in step (train.py:12)\n");
+  response_.mutable_job()->set_state(v1::JOB_STATE_FAILED);
+  EXPECT_EQ(Why().find("hangs  "), std::string::npos);
+}
+
+TEST_F(CausesTest, AKnownLastLineHasAHint) {
+  response_.mutable_job()->set_job_id("geoid-1");
+  response_.mutable_job()->set_state(v1::JOB_STATE_FAILED);
+  const auto hint = [this](const std::string& line) {
+    v1::RankExit& exit = *response_.mutable_job()->mutable_failure()->mutable_exit();
+    exit.clear_last_lines();
+    exit.add_last_lines(line);
+    exit.add_last_lines("and what follows it");
+    return Why();
+  };
+  EXPECT_THAT(hint("RuntimeError: Gloo connectFullMesh failed: remote=[127.0.1.1]:4711"),
+              HasSubstr("  hint                     a rank's host gives its own name"));
+  EXPECT_THAT(hint("ModuleNotFoundError: No module named 'torch'"), HasSubstr("has no torch"));
+  EXPECT_THAT(hint("./train: symbol lookup error: ./train: undefined symbol: _ZN3c10"),
+              HasSubstr("LD_LIBRARY_PATH"));
+  EXPECT_THAT(hint("terminate called after throwing an instance of 'c10::Error'"),
+              HasSubstr("what():"));
+  EXPECT_EQ(hint("ModuleNotFoundError: No module named 'torchvision'").find("hint"),
+            std::string::npos);
+}
+
 TEST_F(CausesTest, TheJobsEndDoesNotRepeatItsCause) {
   response_.mutable_job()->set_job_id("geoid-1");
   response_.mutable_job()->set_state(v1::JOB_STATE_FAILED);
