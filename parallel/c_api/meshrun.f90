@@ -2,7 +2,7 @@
 !
 !   use meshrun
 !   type(c_ptr) :: model
-!   code = meshrun_initialize_mpi(MPI_COMM_WORLD)          ! mpi_f08: comm%MPI_VAL; or meshrun_initialize()
+!   code = meshrun_initialize_mpi(MPI_COMM_WORLD)   ! mpi_f08: comm%MPI_VAL; or meshrun_initialize()
 !   code = meshrun_model_create("fully_connected", '{"in_features": 3, "out_features": 1}', model)
 !   code = meshrun_model_set_training(model, "mse", "adam", 1d-3)
 !   code = meshrun_train_step(model, meshrun_array(x), meshrun_array(y), loss)    ! x(3, n), y(1, n)
@@ -13,11 +13,11 @@
 ! meshrun.h has the contract of every function: they have the same names here, and return its codes.
 ! Compile this file with your program's compiler, and link libmeshrun (docs/hpc.md).
 !
-! Arrays: meshrun_array(a) describes a, of real or integer with 32 or 64 bits and rank 0 to 7; it must
-! be contiguous. Nothing is copied: the model sees the same memory with the dimensions reversed.
-! a(nx, ny, channels, batch) is its tensor of [batch, channels, ny, nx], so Fortran's last index is
-! the sample. The description is of use as long as a is: make it in the call, as above. An array that
-! outlives the call must have the attribute target.
+! Arrays: meshrun_array(a) describes a, of real or integer with 32 or 64 bits and rank 0 to 7; it
+! must be contiguous. Nothing is copied: the model sees the same memory with the dimensions
+! reversed. a(nx, ny, channels, batch) is its tensor of [batch, channels, ny, nx], so Fortran's last
+! index is the sample. The description is of use as long as a is: make it in the call, as above. An
+! array whose description is kept must have the attribute target.
 !
 ! Fortran 2018, for assumed rank: gfortran 9, ifx, nvfortran 24 and later.
 module meshrun
@@ -223,8 +223,8 @@ contains
     code = c_load_package(trim(path) // c_null_char, model)
   end function
 
-  integer(c_int) function meshrun_model_set_training(model, loss, optimizer, learning_rate, options) &
-      result(code)
+  integer(c_int) function meshrun_model_set_training(model, loss, optimizer, learning_rate, &
+                                                     options) result(code)
     type(c_ptr), intent(in) :: model
     character(len=*), intent(in) :: loss, optimizer
     real(c_double), intent(in) :: learning_rate

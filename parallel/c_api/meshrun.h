@@ -21,8 +21,8 @@
  * Threads: any, one call at a time. Traps for floating-point exceptions (gfortran -ffpe-trap) are
  * off inside a call, and back after it.
  *
- * Versions: MESHRUN_ABI_VERSION changes if a program has to be compiled again. A program compares it
- * with meshrun_abi_version(), that of the library it runs with.
+ * Versions: MESHRUN_ABI_VERSION changes if a program has to be compiled again. A program compares
+ * it with meshrun_abi_version(), that of the library it runs with.
  *
  * docs/hpc.md has compile lines. C99 or C++.
  */
@@ -85,7 +85,8 @@ typedef struct meshrun_bootstrap {
 /* Joins these ranks. Uses the functions until it returns, and not afterwards. */
 MESHRUN_API int meshrun_initialize_with(const meshrun_bootstrap* bootstrap);
 
-/* Leaves. Models stay until they are destroyed, and do nothing any more. Without a world: nothing.*/
+/* Leaves. Models stay until they are destroyed, and do nothing any more. Without a world it does
+ * nothing. */
 MESHRUN_API int meshrun_finalize(void);
 
 /* Not collective. */
@@ -133,15 +134,16 @@ typedef struct meshrun_model meshrun_model;
  * or "vision_transformer". `options`: a JSON object of the network's options by the names in
  * docs/hpc.md; null or "": its defaults. Parameters are float32. */
 MESHRUN_API int meshrun_model_create(const char* name, const char* options, meshrun_model** model);
-/* A TorchScript file, as torch.jit.save writes it. Its forward() takes tensors, and returns one or a
- * tuple of them. */
+/* A TorchScript file, as torch.jit.save writes it. Its forward() takes tensors, and returns one or
+ * a tuple of them. */
 MESHRUN_API int meshrun_model_load_script(const char* path, meshrun_model** model);
 /* A package of AOTInductor (.pt2, torch._inductor.aoti_compile_and_package). It infers, for the
  * shapes that it was compiled for, and does not train. */
 MESHRUN_API int meshrun_model_load_package(const char* path, meshrun_model** model);
 MESHRUN_API int meshrun_model_destroy(meshrun_model* model);
 
-/* Converts the parameters: MESHRUN_FLOAT32 or MESHRUN_FLOAT64. Before meshrun_model_set_training. */
+/* Converts the parameters: MESHRUN_FLOAT32 or MESHRUN_FLOAT64. Before meshrun_model_set_training().
+ */
 MESHRUN_API int meshrun_model_set_dtype(meshrun_model* model, int32_t dtype);
 MESHRUN_API int meshrun_model_parameter_count(meshrun_model* model, int64_t* count);
 
@@ -154,8 +156,8 @@ MESHRUN_API int meshrun_infer(meshrun_model* model, const meshrun_array* inputs,
  *   loss       "mse", "l1", "smooth_l1" or "cross_entropy" (int64 classes as targets), mean
  *   optimizer  "adam", "adamw" or "sgd"
  *   options    a JSON object of PyTorch's names: weight_decay, betas, eps, amsgrad; momentum,
- *              dampening, nesterov; and clip_grad_norm, find_unused_parameters. Null or "": PyTorch's
- *              defaults */
+ *              dampening, nesterov; and clip_grad_norm, find_unused_parameters. Null or "": the
+ *              defaults of PyTorch */
 MESHRUN_API int meshrun_model_set_training(meshrun_model* model, const char* loss,
                                            const char* optimizer, double learning_rate,
                                            const char* options);

@@ -34,8 +34,8 @@ MESHRUN_API int meshrun_initialize_mpi(MPI_Comm communicator);
 MESHRUN_API int meshrun_initialize_mpi_f(MPI_Fint communicator);
 
 /* For callers of meshrun_initialize_with(), C++ among them: what `communicator` knows. Collective.
- * 0, or MESHRUN_ENVIRONMENT or MESHRUN_COMMUNICATION and a sentence in `error`. A bootstrap that was
- * opened is closed, by all ranks. */
+ * 0, or MESHRUN_ENVIRONMENT or MESHRUN_COMMUNICATION and a sentence in `error`. A bootstrap that
+ * was opened is closed, by all ranks. */
 MESHRUN_API int meshrun_mpi_open(MPI_Comm communicator, meshrun_bootstrap* bootstrap, char* error,
                                  size_t error_bytes);
 MESHRUN_API void meshrun_mpi_close(meshrun_bootstrap* bootstrap);

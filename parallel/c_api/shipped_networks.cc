@@ -16,7 +16,7 @@
 namespace meshrun::c_api {
 namespace {
 
-// Of one tensor; a checkpoint has the names that the network has in C++.
+// A network of one tensor; a checkpoint has the names that it has in C++.
 template <typename Holder>
 class ShippedNetwork final : public Network {
  public:

@@ -3,7 +3,7 @@
 //
 //   DistributedManager::initialize(bootstrap);   // on all of its ranks
 //
-// parallel/c_api/mpi makes one of an MPI communicator. Nothing is called after initialize() has
+// parallel/c_api/communicator.h makes one of an MPI communicator. Nothing is called after initialize() has
 // returned, so the other library may end before or after this one.
 #pragma once
 

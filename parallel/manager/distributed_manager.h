@@ -9,7 +9,8 @@
 // shows: the meshrun daemon (MESHRUN_AGENT), ENV (torchrun's variables), SLURM, OPENMPI, MPICH (and
 // Intel MPI). If it shows none, the process is rank 0 of 1; groups and meshes work there too.
 // MESHRUN_DISTRIBUTED_INITIALIZATION_METHOD, then PHYSICSNEMO_DISTRIBUTED_INITIALIZATION_METHOD,
-// forces one (parallel/manager/environment.h has the contract). MESHRUN_TIMEOUT_SECONDS sets the
+// forces one (parallel/manager/environment.h has the contract). A program that has MPI passes its
+// communicator instead: initialize(MPI_COMM_WORLD), see parallel/c_api/communicator.h. MESHRUN_TIMEOUT_SECONDS sets the
 // timeout of rendezvous and collectives. With MODEL_PARALLEL_SIZE=n initialize() also makes the
 // group "model_parallel", of n consecutive ranks each; n divides the world size.
 //
@@ -83,7 +84,7 @@ class DistributedManager {
   // the environment names; `method` and `agent` of the options do not apply. Collective over them.
   // If all are initialized already, it warns and returns.
   static void initialize(const Bootstrap& bootstrap, const InitializeOptions& options = {});
-  // initialize(MPI_COMM_WORLD), or any other communicator, with parallel/c_api/mpi/communicator.h
+  // initialize(MPI_COMM_WORLD), or any other communicator, with parallel/c_api/communicator.h
   // included: that says how a Communicator becomes a Bootstrap.
   template <typename Communicator>
   requires requires { BootstrapOf<Communicator>(std::declval<Communicator>()); }
@@ -118,7 +119,8 @@ class DistributedManager {
   bool distributed() const;
   // As requested or chosen: "ucx", "nccl".
   const std::string& backend() const;
-  // "COORDINATOR", "ENV", "SLURM", "OPENMPI", "MPICH", "SINGLE", or what setup() was given.
+  // "COORDINATOR", "ENV", "SLURM", "OPENMPI", "MPICH", "SINGLE", or what setup() or the
+  // Bootstrap was given ("MPI").
   const std::string& initialization_method() const;
   // Timeout of collectives; absent: c10d's own.
   std::optional<std::chrono::milliseconds> timeout() const;
