@@ -74,6 +74,10 @@ def by_mpirun(program, ranks):
     return [(["mpirun", *root, "--oversubscribe", "--bind-to", "none", "-n", ranks, *program], {})]
 
 
+def by_mpich(program, ranks):
+    return [(["mpirun.mpich", "-n", ranks, *program], {})]
+
+
 def by_slurm_variables(program, ranks):
     return [(program, {"SLURM_JOB_ID": str(os.getpid()), "SLURM_STEP_ID": "0", "SLURM_PROCID": str(r),
                        "SLURM_NPROCS": str(ranks), "SLURM_NTASKS": str(ranks), "SLURM_LOCALID": str(r),
