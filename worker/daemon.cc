@@ -48,18 +48,6 @@ constexpr std::chrono::seconds kHealthCheckEnds(5);
 // processor, and the passes over /proc.
 constexpr std::chrono::seconds kFenceMargin(2);
 
-// Empty where jobs are not held to their own GPUs, or where one has no name.
-std::map<uint32_t, std::string> NamesOfGpus(const v1::Resources& resources) {
-  std::map<uint32_t, std::string> names;
-  const auto& limits = resources.limits();
-  if (std::find(limits.begin(), limits.end(), "devices") == limits.end()) return names;
-  for (const v1::Gpu& gpu : resources.gpus()) {
-    if (gpu.uuid().empty()) return {};
-    names[gpu.index()] = gpu.uuid();
-  }
-  return names;
-}
-
 HostLimits LimitsOfHost(const v1::Resources& resources, uint64_t pids_per_rank) {
   HostLimits limits;
   limits.memory_bytes = resources.memory_bytes();
@@ -199,13 +187,9 @@ absl::Status Daemon::Init() {
           .on_agent_connection =
               [this](os::UniqueFd connection) { agent_server_->Serve(std::move(connection)); },
           .upload_stack =
-              [this](v1::UploadStackRequest upload) {
-                upload.mutable_fence()->set_node_id(node_id());
-                upload.mutable_fence()->set_incarnation(state_dir_->incarnation());
-                stacks_->Send(std::move(upload));
-              },
+              [this](v1::UploadStackRequest upload) { stacks_->Send(std::move(upload)); },
           .ping = [this] { return MakePing(); }});
-  stacks_ = std::make_unique<StackUploads>(channels_[1]);
+  stacks_ = std::make_unique<StackUploads>(channels_[1], node_id(), state_dir_->incarnation());
   logs_ = std::make_unique<LogUploads>(channels_[1]);
   session_ = std::make_unique<Session>(
       loop_, channels_[0], state_dir_->incarnation(),

@@ -12,6 +12,9 @@
 namespace meshrun::client {
 namespace {
 
+// Most columns of why there is no place.
+constexpr size_t kProblem = 600;
+
 void SortByRank(std::vector<v1::RankStack>* stacks) {
   std::sort(stacks->begin(), stacks->end(),
             [](const auto& a, const auto& b) { return a.rank() < b.rank(); });
@@ -36,13 +39,11 @@ std::string DescribeStacks(std::vector<v1::RankStack> stacks, const Style& style
   std::string out;
   for (const v1::RankStack& stack : stacks) {
     const std::string name = Paint(style, Colour::kBold, fmt::format("rank {}", stack.rank()));
-    if (!stack.error().empty()) {
-      out += fmt::format("{}: {}\n", name, OneLine(stack.error(), kEventWidth));
-      continue;
-    }
-    out += stack.place().empty()
-               ? name + "\n"
-               : fmt::format("{} is in {}\n", name, EscapeControls(stack.place()));
+    const std::string where =
+        !stack.error().empty()  ? fmt::format(": {}", OneLine(stack.error(), kProblem))
+        : stack.place().empty() ? ""
+                                : fmt::format(" is in {}", EscapeControls(stack.place()));
+    out += name + where + "\n";
     out += Indented(stack.text());
   }
   return out;
@@ -55,12 +56,9 @@ std::string StacksJson(std::vector<v1::RankStack> stacks) {
   for (const v1::RankStack& stack : stacks) {
     Json entry;
     entry["rank"] = stack.rank();
-    if (!stack.error().empty()) {
-      entry["error"] = stack.error();
-    } else {
-      entry["place"] = stack.place();
-      entry["text"] = stack.text();
-    }
+    if (!stack.error().empty()) entry["error"] = stack.error();
+    if (!stack.place().empty()) entry["place"] = stack.place();
+    if (!stack.text().empty()) entry["text"] = stack.text();
     all.push_back(std::move(entry));
   }
   Json out;

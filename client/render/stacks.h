@@ -12,7 +12,7 @@ namespace meshrun::client {
 // Ranks in ascending order, each with the place of its main thread and its frames.
 std::string DescribeStacks(std::vector<v1::RankStack> stacks, const Style& style);
 
-// `stacks`: an object for each rank with `rank`, and `place` and `text`, or `error`.
+// `stacks`: an object for each rank with `rank`, and what there is of `place`, `text` and `error`.
 std::string StacksJson(std::vector<v1::RankStack> stacks);
 
 }  // namespace meshrun::client

@@ -17,6 +17,7 @@ constexpr int kIntervalsToLearn = 2;
 constexpr size_t kNamed = 8;
 // Of a place, in bytes.
 constexpr size_t kMostPlace = 300;
+constexpr size_t kMostProblem = 500;
 
 std::string NameRanks(const std::vector<int>& ranks) {
   const std::vector<int> named(ranks.begin(), ranks.begin() + std::min(ranks.size(), kNamed));
@@ -26,12 +27,12 @@ std::string NameRanks(const std::vector<int>& ranks) {
 }
 
 // "rank 1 is in step (train.py:12); ranks 0, 2 are in ...", the fewest ranks first: whatever is
-// odd about one of them stands out. Empty where no place is known.
-std::string DescribePlaces(const std::map<int, std::string>& places) {
+// odd about one of them stands out. Then one reason why others are not known. Empty where there is
+// nothing to say.
+std::string DescribePlaces(const std::map<int, std::string>& places,
+                           const std::map<int, std::string>& problems) {
   std::map<std::string, std::vector<int>> by_place;
-  for (const auto& [rank, place] : places) {
-    if (!place.empty()) by_place[place].push_back(rank);
-  }
+  for (const auto& [rank, place] : places) by_place[place].push_back(rank);
   std::vector<std::pair<std::string, std::vector<int>>> groups(by_place.begin(), by_place.end());
   std::sort(groups.begin(), groups.end(), [](const auto& a, const auto& b) {
     return std::pair(a.second.size(), a.second.front()) <
@@ -43,6 +44,11 @@ std::string DescribePlaces(const std::map<int, std::string>& places) {
     const auto& [place, ranks] = groups[i];
     text += fmt::format("{}{} {} in {}", i == 0 ? "" : "; ", NameRanks(ranks),
                         ranks.size() == 1 ? "is" : "are", place);
+  }
+  if (!problems.empty()) {
+    const auto& [rank, why] = *problems.begin();
+    text +=
+        fmt::format("{}where rank {} stands is not known: {}", text.empty() ? "" : "; ", rank, why);
   }
   return text;
 }
@@ -86,6 +92,7 @@ void Hangs::OnProgress(const StepChange& change) {
   watch.suspected = watch.told = false;
   watch.missing.clear();
   watch.places.clear();
+  watch.problems.clear();
   const auto limit = Limit(job, watch);
   if (limit.has_value()) {
     deadlines_.Set(job.id(), context_.now + *limit);
@@ -192,15 +199,18 @@ void Hangs::Upload(uint64_t call_id, const v1::UploadStackRequest& request) {
     return;
   }
   Watch& watch = found->second;
-  if (!request.stack().place().empty()) {
-    watch.places[rank] = std::string(Utf8Prefix(request.stack().place(), kMostPlace));
+  const v1::RankStack& stack = request.stack();
+  if (!stack.place().empty()) {
+    watch.places[rank] = std::string(Utf8Prefix(stack.place(), kMostPlace));
+  } else if (!stack.error().empty()) {
+    watch.problems[rank] = std::string(Utf8Prefix(stack.error(), kMostProblem));
   }
   context_.Reply(call_id, v1::UploadStackResponse());
   if (watch.missing.empty()) TellPlaces(*job, watch);
 }
 
 void Hangs::TellPlaces(Job& job, const Watch& watch) {
-  const std::string places = DescribePlaces(watch.places);
+  const std::string places = DescribePlaces(watch.places, watch.problems);
   if (places.empty()) return;
   context_.Record("HangStacks", job.id(), "", places);
   SetHang(job, fmt::format("{}; {}", watch.text, places));
@@ -232,7 +242,7 @@ std::optional<Hangs::Verdict> Hangs::NextHung() {
         job->view.spec().has_hang_timeout() || job->view.spec().max_restarts() > 0;
     if (!may_kill) continue;
     auto [rank, text] = Evidence(*job, watch);
-    if (const std::string places = DescribePlaces(watch.places); !places.empty()) {
+    if (const std::string places = DescribePlaces(watch.places, {}); !places.empty()) {
       text += "; " + places;
     }
     watches_.erase(found);

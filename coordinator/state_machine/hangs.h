@@ -6,8 +6,8 @@
 // on; 0 means that the job is not watched. Without it a job is not watched before it has reported
 // three steps in a generation. No job is watched after its last step. At the limit people are told
 // which rank stands still and which ranks wait for it, and every host dumps the state of its ranks
-// and uploads where they stand, which people are told too. After that the generation fails if the job has restarts or has set hang_timeout; otherwise it is
-// left alone.
+// and uploads where they stand, which people are told too. After that the generation fails if the
+// job has restarts or has set hang_timeout; otherwise it is left alone.
 //
 // The job's record keeps only the longest time, rounded up. So after a restart of the coordinator
 // the job is watched from its first report on, with less than twice its limit.
@@ -86,6 +86,8 @@ class Hangs {
     // Ranks whose place was asked for, and the places that have come.
     std::set<int> missing;
     std::map<int, std::string> places;
+    // Why there is no place, by rank.
+    std::map<int, std::string> problems;
   };
   void KeepLongest(Job& job, const Watch& watch);
   // When it began to wait for the next step: a pause does not count.
@@ -95,7 +97,7 @@ class Hangs {
   // True: its ranks are paused, or were until lately. It is looked at again later.
   bool PutOff(const Job& job, Watch& watch);
   void Suspect(Job& job, Watch& watch);
-  // Tells people the places that are known.
+  // Tells people the places that are known, and why others are not.
   void TellPlaces(Job& job, const Watch& watch);
   void SetHang(Job& job, std::string text);
   // The rank to blame, or -1, and a sentence.

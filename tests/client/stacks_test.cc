@@ -20,16 +20,21 @@ v1::RankStack Error(int rank, const std::string& error) {
   return stack;
 }
 
+v1::RankStack Refused(int rank, const std::string& error, const std::string& text) {
+  v1::RankStack stack = Stack(rank, "", text);
+  stack.set_error(error);
+  return stack;
+}
+
 TEST(StacksTest, ShowEachRankInOrderWithWhereItStands) {
-  EXPECT_EQ(DescribeStacks(
-                {Error(2, "it has ended"), Stack(1, "", "neither eu-stack nor gdb is installed\n"),
-                 Stack(0, "step (train.py:3)", "frames:\n\n    step\x1b[2J\n")},
-                Style()),
+  EXPECT_EQ(DescribeStacks({Error(2, "it has ended"), Refused(1, "no gdb", "call stacks: no gdb\n"),
+                            Stack(0, "step (train.py:3)", "frames:\n\n    step\x1b[2J\n")},
+                           Style()),
             "rank 0 is in step (train.py:3)\n"
             "  frames:\n"
             "      step\\x1b[2J\n"
-            "rank 1\n"
-            "  neither eu-stack nor gdb is installed\n"
+            "rank 1: no gdb\n"
+            "  call stacks: no gdb\n"
             "rank 2: it has ended\n");
 }
 

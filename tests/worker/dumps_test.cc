@@ -195,8 +195,9 @@ TEST_F(DumpTest, ARankWithoutAHandlerIsLeftAloneAndPySpyIsAdvised) {
   const pid_t pid = StartPython("");
   const ProcessStack stack = StackOf(pid, directory_ + "/frames", std::chrono::seconds(10));
   if (stack.place.empty()) {
-    EXPECT_THAT(stack.text, HasSubstr("pip install py-spy"));
-    EXPECT_THAT(stack.text, HasSubstr("imported meshrun"));
+    EXPECT_THAT(stack.problem, HasSubstr("pip install py-spy"));
+    EXPECT_THAT(stack.problem, HasSubstr("imported meshrun"));
+    EXPECT_THAT(stack.text, HasSubstr(stack.problem));
   }
   EXPECT_EQ(::waitpid(pid, nullptr, WNOHANG), 0) << "the signal would have ended it";
 }

@@ -106,22 +106,25 @@ ProcessStack NativeStack(pid_t pid, std::chrono::milliseconds timeout) {
                      timeout);
     frames = FramesOfGdb(result.output, pid);
   } else {
-    out.text =
-        "call stacks: neither eu-stack (package elfutils) nor gdb is installed on this host\n";
+    out.problem = "neither eu-stack (package elfutils) nor gdb is installed on this host";
+    out.text = fmt::format("call stacks: {}\n", out.problem);
     return out;
   }
   out.place = PlaceOf(frames);
   out.text = fmt::format("call stacks ({}):\n{}\n", tool, result.output);
   if (!frames.empty()) return out;
-  const std::string advice = TracingAdvice(result.output, ReadProcFile(kPtraceScope));
-  if (!advice.empty()) out.text += advice + "\n";
+  out.problem = TracingAdvice(result.output, ReadProcFile(kPtraceScope));
+  if (!out.problem.empty()) out.text += out.problem + "\n";
+  if (out.problem.empty()) {
+    out.problem = fmt::format("{} found no frames{}", tool, result.in_time ? "" : " in time");
+  }
   return out;
 }
 
 ProcessStack StackOf(pid_t pid, const std::string& python_file, std::chrono::milliseconds timeout) {
   if (!RunsPython(pid)) return NativeStack(pid, timeout);
   PythonFrames frames = FramesOfPython(pid, python_file, timeout);
-  return {std::move(frames.place), std::move(frames.text)};
+  return {std::move(frames.place), std::move(frames.text), std::move(frames.problem)};
 }
 
 std::string DescribeThreads(pid_t pid) {

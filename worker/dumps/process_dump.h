@@ -12,8 +12,10 @@ struct ProcessStack {
   // Where its main thread stands: "step (train.py:12), in wait (threading.py:327)"; empty where
   // nothing is known.
   std::string place;
-  // Frames of all threads, or why there are none and what to install or to allow.
+  // Frames of all threads, or what the tools said instead.
   std::string text;
+  // Where there is no place: why, and what to install or to allow. A sentence without its stop.
+  std::string problem;
 };
 
 // The process that does the rank's work: the rank's own, or where that is a shell or the like that

@@ -138,19 +138,21 @@ PythonFrames FramesOfPython(pid_t pid, const std::string& stack_file, millisecon
         "py-spy')";
   }
   while (why.ends_with('\n')) why.pop_back();
-  if (stack_file.empty() || !HasHandler(pid)) {
-    out.text = fmt::format(
-        "Python frames: none: {}; a script that has imported meshrun tells them without it\n", why);
+  const bool has_handler = !stack_file.empty() && HasHandler(pid);
+  const std::string text = has_handler ? AskHandler(pid, stack_file, Left(deadline)) : "";
+  out.place = PlaceOf(FramesOfFaulthandler(text));
+  if (!text.empty()) {
+    out.text = fmt::format("Python frames (faulthandler):\n{}\n", text);
     return out;
   }
-  const std::string text = AskHandler(pid, stack_file, Left(deadline));
-  out.place = PlaceOf(FramesOfFaulthandler(text));
-  out.text = text.empty()
-                 ? fmt::format(
-                       "Python frames: none: {}; and its handler of signal {} did not answer: "
-                       "is the process stopped?\n",
-                       why, kStackSignal)
-                 : fmt::format("Python frames (faulthandler):\n{}\n", text);
+  out.problem =
+      has_handler
+          ? fmt::format(
+                "{}, and the script's handler of signal {} did not answer: is the "
+                "process stopped",
+                why, kStackSignal)
+          : fmt::format("{}; a script that has imported meshrun tells them without it", why);
+  out.text = fmt::format("Python frames: none: {}\n", out.problem);
   return out;
 }
 

@@ -17,11 +17,12 @@ inline constexpr int kStackSignal = 44;
 bool RunsPython(pid_t pid);
 
 struct PythonFrames {
-  // Frames of all threads as the tool prints them, with a first line that names it; else a sentence
-  // that says why there are none, and what to install.
+  // Frames of all threads as the tool prints them, with a first line that names it; else `problem`.
   std::string text;
   // Where the main thread stands (PlaceOf).
   std::string place;
+  // Where there are none: why, and what to install or to allow.
+  std::string problem;
 };
 
 // py-spy is looked for in this process's PATH, and beside the rank's Python where rank and worker

@@ -20,6 +20,8 @@ void StackUploads::Send(v1::UploadStackRequest request) {
   call->stubs = stub_;
   call->stub = stub_->Get();
   call->request = std::move(request);
+  call->request.mutable_fence()->set_node_id(node_id_);
+  call->request.mutable_fence()->set_incarnation(incarnation_);
   rpc::SetTimeout(call->context, kTimeout);
   call->stub->async()->UploadStack(
       &call->context, &call->request, &call->response, [call](const grpc::Status& status) {

@@ -42,6 +42,9 @@ v1::RankStack ToMessage(int rank, const ProcessStack& stack) {
   v1::RankStack out;
   out.set_rank(rank);
   out.set_place(std::string(Utf8Prefix(EscapeControls(ReplaceBytes(stack.place)), kMostPlace)));
+  if (stack.place.empty()) {
+    out.set_error(std::string(Utf8Prefix(EscapeControls(ReplaceBytes(stack.problem)), kMostPlace)));
+  }
   const std::string text = ReplaceBytes(stack.text);
   out.set_text(std::string(Utf8Prefix(text, kMostText)));
   if (text.size() > kMostText) *out.mutable_text() += "\n(cut here)\n";

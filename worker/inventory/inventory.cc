@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <filesystem>
+#include <map>
 #include <string_view>
 #include <vector>
 
@@ -79,6 +80,17 @@ std::vector<v1::Gpu> VisibleGpus(const std::vector<v1::Gpu>& gpus, const std::st
     out.push_back(*gpu);
   }
   return out;
+}
+
+std::map<uint32_t, std::string> NamesOfGpus(const v1::Resources& resources) {
+  std::map<uint32_t, std::string> names;
+  const auto& limits = resources.limits();
+  if (std::find(limits.begin(), limits.end(), "devices") == limits.end()) return names;
+  for (const v1::Gpu& gpu : resources.gpus()) {
+    if (gpu.uuid().empty()) return {};
+    names[gpu.index()] = gpu.uuid();
+  }
+  return names;
 }
 
 }  // namespace meshrun::worker

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -32,5 +33,8 @@ std::vector<v1::Gpu> VisibleGpus(const std::vector<v1::Gpu>& gpus, const std::st
 
 // N of each /dev/nvidiaN that there is.
 std::vector<uint32_t> NvidiaMinors();
+
+// The GPUs' UUIDs by index; empty where jobs are not held to their own GPUs, or where one has none.
+std::map<uint32_t, std::string> NamesOfGpus(const v1::Resources& resources);
 
 }  // namespace meshrun::worker

@@ -288,8 +288,9 @@ def ask(site, native):
     if not limited:
         return "stack and why name the place; a refusal of the kernel not seen: this takes root and setpriv"
     refused = submit(native, "undumpable")
-    wait_until(lambda: "SYS_PTRACE" in (text := call("stack", refused)) or "ptrace_scope" in text, 20, f"a refusal has a sentence: {call('stack', refused)}")
-    return "stack and why name the place, and a refusal of the kernel what to do"
+    sentence = re.compile("where rank 0 stands is not known: .*(SYS_PTRACE|ptrace_scope)")
+    wait_until(lambda: sentence.search(call("why", refused)), 30, f"a refusal has a sentence: {call('why', refused)}")
+    return "stack and why name the place, or what to do where the kernel refuses"
 
 
 def _worker():

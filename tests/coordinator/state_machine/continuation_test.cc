@@ -834,12 +834,13 @@ TEST_F(ContinuationTest, AHangIsToldWithThePlacesThatHaveComeInTime) {
   request.mutable_fence()->set_job_id(id);
   request.mutable_fence()->set_generation(1);
   request.set_request(Hangs::kRequest);
-  request.mutable_stack()->set_place("step (train.py:12)");
+  request.mutable_stack()->set_error("no gdb is installed");
   h.Call(std::move(event));
   h.Advance(milliseconds(3900));
   EXPECT_FALSE(h.HasEvent("HangStacks"));
   h.Advance(milliseconds(200));
   EXPECT_TRUE(h.HasEvent("HangStacks"));
+  EXPECT_THAT(h.job(id).hang(), HasSubstr("where rank 0 stands is not known: no gdb is installed"));
   report(2);
   EXPECT_TRUE(h.HasEvent("StepsGoOn"));
   EXPECT_EQ(h.job(id).hang(), "");
