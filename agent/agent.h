@@ -16,7 +16,6 @@
 #include <chrono>
 #include <cstdint>
 #include <functional>
-#include <map>
 #include <memory>
 #include <optional>
 #include <stop_token>
@@ -26,6 +25,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "agent/report.h"
 #include "core/mesh.h"
 #include "core/wait_board.h"
 
@@ -56,17 +56,6 @@ struct WorldTable {
   std::vector<int> node_ranks;
   // Where ranks of other hosts reach the rank's host.
   std::vector<std::string> addresses;
-};
-
-// What a rank says of itself. Absent values leave what was said before.
-struct Progress {
-  std::optional<int64_t> step;
-  std::optional<int64_t> total_steps;
-  std::optional<double> loss;
-  std::map<std::string, double> metrics;
-  std::string note;
-  // In all; Agent::Report fills it in.
-  std::optional<double> waited_seconds;
 };
 
 // Why the ranks are to stand still at the end of a step.

@@ -48,12 +48,9 @@ void Progress::stopped(int64_t step, double loss, const std::map<std::string, do
 }
 
 void Progress::report_reliably(const agent::Progress& progress) const {
-  agent::Agent* const agent = DistributedManager::get().agent();
-  if (agent == nullptr) return;
-  const absl::Status status = agent->ReportReliably(progress);
-  if (status.ok()) return;
-  std::cerr << job_ << ": the final report did not reach the daemon: " << status.message()
-            << std::endl;
+  const std::string problem = agent::ReportReliably(DistributedManager::get().agent(), progress);
+  if (problem.empty()) return;
+  std::cerr << job_ << ": the final report did not reach the daemon: " << problem << std::endl;
 }
 
 }  // namespace meshrun::jobs

@@ -9,11 +9,6 @@
 // GroupError and MeshError.
 #pragma once
 
-#include <string>
-#include <utility>
-
-#include "absl/status/status.h"
-#include "absl/status/statusor.h"
 #include "c10/util/Exception.h"
 
 namespace meshrun {
@@ -53,17 +48,5 @@ class BackendError : public c10::DistError {
 class RendezvousError : public c10::DistError {
   using DistError::DistError;
 };
-
-// Turns the absl::Status of units without LibTorch into an exception; the only place that does.
-template <typename ErrorType>
-void throw_if_error(const absl::Status& status) {
-  if (!status.ok()) throw ErrorType(std::string(status.message()));
-}
-
-template <typename ErrorType, typename T>
-T value_or_throw(absl::StatusOr<T> result) {
-  throw_if_error<ErrorType>(result.status());
-  return *std::move(result);
-}
 
 }  // namespace meshrun

@@ -12,6 +12,7 @@
 #include "parallel/base/numa.h"
 #include "parallel/base/process.h"
 #include "parallel/base/shared_heap.h"
+#include "parallel/base/thrown_status.h"
 #include "parallel/comm/flight_record_file.h"
 #include "parallel/comm/ucx/agent_watch.h"
 #include "parallel/comm/ucx/engine/execution/engine.h"

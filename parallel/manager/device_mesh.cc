@@ -5,6 +5,8 @@
 
 #include "fmt/format.h"
 #include "parallel/base/errors.h"
+#include "parallel/base/thrown_status.h"
+#include "parallel/manager/make_mesh_layout.h"
 
 namespace meshrun {
 

@@ -10,10 +10,11 @@
 #include "fmt/format.h"
 #include "fmt/ranges.h"
 #include "parallel/base/errors.h"
+#include "parallel/base/thrown_status.h"
 #include "parallel/manager/device_mesh.h"
 #include "parallel/manager/distributed_manager_state.h"
 #include "parallel/manager/group_table.h"
-#include "parallel/manager/mesh_layout.h"
+#include "parallel/manager/make_mesh_layout.h"
 
 namespace meshrun {
 namespace {

@@ -11,40 +11,40 @@
 #pragma once
 
 #include <map>
+#include <memory>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "parallel/base/arguments.h"
 #include "parallel/base/errors.h"
-#include "parallel/manager/process_group_tree.h"
+#include "parallel/manager/process_group_node.h"
 
 namespace meshrun {
 
+class ProcessGroupTree;
+
 class ProcessGroupConfig {
  public:
-  explicit ProcessGroupConfig(ProcessGroupNode root) : tree_(std::move(root)) {}
+  explicit ProcessGroupConfig(ProcessGroupNode root);
+  ~ProcessGroupConfig();
+  ProcessGroupConfig(const ProcessGroupConfig& other);
+  ProcessGroupConfig& operator=(const ProcessGroupConfig& other);
 
   // Adds `node` below `parent`, which must exist; names are unique in the tree.
-  void add_node(ProcessGroupNode node, const std::string& parent) {
-    throw_if_error<GroupError>(tree_.add_node(std::move(node), parent));
-  }
-  const ProcessGroupNode& get_node(const std::string& name) const {
-    return *value_or_throw<GroupError>(tree_.get_node(name));
-  }
+  void add_node(ProcessGroupNode node, const std::string& parent);
+  const ProcessGroupNode& get_node(const std::string& name) const;
   // Names of the nodes without children, depth first.
-  std::vector<std::string> leaf_groups() const { return tree_.leaf_groups(); }
+  std::vector<std::string> leaf_groups() const;
   // Every name must be a leaf. With `update_parent_sizes`, a parent's size becomes the product of
   // its children's.
   void set_leaf_group_sizes(const std::map<std::string, int>& group_sizes,
-                            BoolArgument update_parent_sizes = true) {
-    throw_if_error<GroupError>(tree_.set_leaf_group_sizes(group_sizes, update_parent_sizes));
-  }
+                            BoolArgument update_parent_sizes = true);
 
-  const ProcessGroupTree& tree() const { return tree_; }
+  const ProcessGroupTree& tree() const { return *tree_; }
 
  private:
-  ProcessGroupTree tree_;
+  // Behind a pointer, since its own header needs abseil. Never null.
+  std::unique_ptr<ProcessGroupTree> tree_;
 };
 
 }  // namespace meshrun

@@ -2,22 +2,14 @@
 #pragma once
 
 #include <map>
-#include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "parallel/base/arguments.h"
+#include "parallel/manager/process_group_node.h"
 
 namespace meshrun {
-
-struct ProcessGroupNode {
-  explicit ProcessGroupNode(std::string name, std::optional<IntArgument> size = std::nullopt);
-
-  std::string name;
-  std::optional<int> size;
-};
 
 class ProcessGroupTree {
  public:

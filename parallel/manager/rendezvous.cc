@@ -7,9 +7,11 @@
 #include "parallel/base/errors.h"
 #include "parallel/base/network.h"
 #include "parallel/base/process.h"
+#include "parallel/base/thrown_status.h"
 #include "parallel/comm/store/agent_store.h"
 #include "parallel/comm/store/tcp_store.h"
 #include "parallel/manager/environment.h"
+#include "parallel/manager/make_mesh_layout.h"
 #include "parallel/manager/places.h"
 #include "torch/csrc/distributed/c10d/HashStore.hpp"
 

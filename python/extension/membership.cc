@@ -20,6 +20,7 @@
 #include "parallel/base/interrupts.h"
 #include "parallel/base/network.h"
 #include "parallel/base/process.h"
+#include "parallel/base/thrown_status.h"
 #include "parallel/comm/store/connect_tcp_store.h"
 #include "parallel/manager/environment.h"
 #include "torch/csrc/distributed/c10d/PrefixStore.hpp"

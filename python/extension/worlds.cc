@@ -17,6 +17,7 @@
 #include "parallel/base/interrupts.h"
 #include "parallel/base/network.h"
 #include "parallel/base/process.h"
+#include "parallel/base/thrown_status.h"
 #include "parallel/comm/ucx/backend.h"
 #include "parallel/comm/ucx_engine.h"
 #include "parallel/manager/environment.h"

@@ -428,6 +428,14 @@ TEST_F(AgentTest, ReportsAreDatagramsThatNeverBlock) {
   EXPECT_TRUE(agent.ReportReliably({.step = 13, .note = "done"}).ok());
   EXPECT_EQ(daemon_.last_progress().step(), 13);
   EXPECT_EQ(daemon_.last_progress().note(), "done");
+  // agent/report.h, for programs without abseil.
+  EXPECT_EQ(ReportReliably(&agent, {.step = 14}), "");
+  EXPECT_EQ(daemon_.last_progress().step(), 14);
+}
+
+TEST(ReportTest, WithoutAnAgentNothingHappens) {
+  Report(nullptr, {.step = 1});
+  EXPECT_EQ(ReportReliably(nullptr, {.step = 1}), "");
 }
 
 TEST(FormatReportTest, WritesNonFiniteNumbersAsPythonDoes) {

@@ -11,6 +11,7 @@
 #include "parallel/base/errors.h"
 #include "parallel/base/interrupts.h"
 #include "parallel/base/no_collectives.h"
+#include "parallel/base/thrown_status.h"
 #include "parallel/comm/interface/node_number.h"
 #include "parallel/comm/ucx/backend_plan.h"
 #include "parallel/comm/ucx/engine/transport/ucx_transport.h"

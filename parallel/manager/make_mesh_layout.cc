@@ -1,4 +1,4 @@
-#include "parallel/manager/mesh_layout.h"
+#include "parallel/manager/make_mesh_layout.h"
 
 #include <algorithm>
 #include <numeric>

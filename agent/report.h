@@ -1,0 +1,36 @@
+// What a rank says of itself: progress bars, curves and hang detection come from it. For programs
+// that need nothing else of agent/agent.h, whose calls return absl::Status: this header needs no
+// abseil.
+//
+// Threads: any. `agent` is DistributedManager::agent(); null, as it is without meshrun, does
+// nothing.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+
+namespace meshrun::agent {
+
+class Agent;
+
+// Absent values leave what was said before.
+struct Progress {
+  std::optional<int64_t> step;
+  std::optional<int64_t> total_steps;
+  std::optional<double> loss;
+  std::map<std::string, double> metrics;
+  std::string note;
+  // In all; Agent::Report fills it in.
+  std::optional<double> waited_seconds;
+};
+
+// Never blocks; dropped when the daemon's socket is full.
+void Report(Agent* agent, const Progress& progress);
+
+// For what must arrive, such as the last step. Empty: it has arrived, or there is no agent; else
+// why it has not.
+std::string ReportReliably(Agent* agent, const Progress& progress);
+
+}  // namespace meshrun::agent
