@@ -103,19 +103,39 @@ absl::StatusOr<std::string> ReadRegularFile(const std::string& path, size_t most
   return fd.ok() ? ReadToEnd(*fd, path, most_bytes) : fd.status();
 }
 
-absl::Status WriteFileAtomically(const std::string& path, std::string_view content, int mode,
-                                 bool sync) {
-  const std::string temporary = fmt::format("{}.{}.new", path, ::getpid());
-  UniqueFd fd(::open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, mode));
-  if (!fd) return ErrnoStatus(errno, temporary);
+namespace {
+
+// False: errno says why.
+bool WriteAll(int fd, std::string_view content) {
   while (!content.empty()) {
-    const ssize_t n = ::write(fd.get(), content.data(), content.size());
+    const ssize_t n = ::write(fd, content.data(), content.size());
     if (n >= 0) {
       content.remove_prefix(n);
     } else if (errno != EINTR) {
-      return Abandon(temporary);
+      return false;
     }
   }
+  return true;
+}
+
+// A device, a pipe or a socket.
+bool IsSpecial(const std::string& path) {
+  struct stat info;
+  return ::stat(path.c_str(), &info) == 0 && !S_ISREG(info.st_mode) && !S_ISDIR(info.st_mode);
+}
+
+}  // namespace
+
+absl::Status WriteFileAtomically(const std::string& path, std::string_view content, int mode,
+                                 bool sync) {
+  if (IsSpecial(path)) {
+    const UniqueFd fd(::open(path.c_str(), O_WRONLY | O_CLOEXEC));
+    return fd && WriteAll(fd.get(), content) ? absl::OkStatus() : ErrnoStatus(errno, path);
+  }
+  const std::string temporary = fmt::format("{}.{}.new", path, ::getpid());
+  UniqueFd fd(::open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, mode));
+  if (!fd) return ErrnoStatus(errno, temporary);
+  if (!WriteAll(fd.get(), content)) return Abandon(temporary);
   return Publish(std::move(fd), temporary, path, sync);
 }
 

@@ -23,7 +23,8 @@ absl::StatusOr<UniqueFd> OpenRegularFile(const std::string& path);
 // All of it. RESOURCE_EXHAUSTED: it has more than `most_bytes`.
 absl::StatusOr<std::string> ReadRegularFile(const std::string& path, size_t most_bytes);
 // Writes a file beside `path`, syncs it, renames it, and syncs the directory. A reader sees the old
-// content or the new one, even after the host has failed. Without `sync` the file may be lost when
+// content or the new one, even after the host has failed. What is not a file, such as /dev/null, is
+// written to and stays what it is. Without `sync` the file may be lost when
 // the host fails, which is acceptable for files that describe running processes.
 absl::Status WriteFileAtomically(const std::string& path, std::string_view content, int mode = 0644,
                                  bool sync = true);

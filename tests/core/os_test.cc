@@ -36,6 +36,9 @@ TEST_F(OsTest, AtomicWriteReplacesTheWholeFileAndLeavesNothingBeside) {
   const std::string path = dir_ + "/state";
   ASSERT_TRUE(WriteFileAtomically(path, "old and long").ok());
   ASSERT_TRUE(WriteFileAtomically(path, "new").ok());
+  // As root one could replace it.
+  EXPECT_TRUE(WriteFileAtomically("/dev/null", "lost").ok());
+  EXPECT_TRUE(std::filesystem::is_character_file("/dev/null"));
   EXPECT_EQ(*ReadFile(path), "new");
   EXPECT_EQ(std::distance(std::filesystem::directory_iterator(dir_), {}), 1);
   EXPECT_EQ(ReadFile(dir_ + "/absent").status().code(), absl::StatusCode::kNotFound);
