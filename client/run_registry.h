@@ -1,7 +1,7 @@
 // The `meshrun run` calls of this user on this host: other commands find their jobs here.
 //
-// Each run has a file of mode 0600 in a directory that only this user can enter, and holds a lock on
-// it. A file without a lock was left by a run that was killed, and whoever reads the directory
+// Each run has a file of mode 0600 in a directory that only this user can enter, and holds a lock
+// on it. A file without a lock was left by a run that was killed, and whoever reads the directory
 // removes it.
 #pragma once
 

@@ -29,8 +29,8 @@ absl::StatusOr<std::vector<std::string>> ParseAddresses(const std::vector<std::s
 // containers. It is a hash of the id in `path`: systemd asks that the id itself stays on its host.
 std::string MachineId(const std::string& path = "/etc/machine-id");
 
-// For GLOO_SOCKET_IFNAME: the interface with the first of these addresses, where /etc/hosts gives the
-// host's own name an address of the loopback; else empty.
+// For GLOO_SOCKET_IFNAME: the interface with the first of these addresses, where /etc/hosts gives
+// the host's own name an address of the loopback; else empty.
 std::string GlooInterface(const std::vector<std::string>& addresses);
 
 }  // namespace meshrun::worker

@@ -104,7 +104,6 @@ void FlagSet::Refused(const std::string& name, const std::string& use) {
           [name, use](const std::string&) {
             throw CLI::ValidationError(fmt::format("{} is torchrun's alone: {}", name, use));
           })
-      ->expected(0, 1)
       ->group("");
 }
 

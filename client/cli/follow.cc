@@ -15,6 +15,7 @@
 
 #include "client/cli/context.h"
 #include "client/cli/event_queue.h"
+#include "client/cli/leaving.h"
 #include "client/cli/output_pipe.h"
 #include "client/cli/output_stream.h"
 #include "client/cli/screen.h"
@@ -30,18 +31,6 @@ namespace meshrun::client {
 namespace {
 
 using std::chrono::nanoseconds;
-
-// How long to wait for the last output after the job has ended, and how long where a node is lost
-// with its files.
-constexpr std::chrono::seconds kDrain(10);
-constexpr std::chrono::seconds kDrainWithoutNode(1);
-
-nanoseconds DrainTime(const v1::Job& job) {
-  const bool lost =
-      std::any_of(job.ranks().begin(), job.ranks().end(),
-                  [](const v1::RankStatus& rank) { return rank.state() == v1::RANK_STATE_LOST; });
-  return lost ? kDrainWithoutNode : kDrain;
-}
 
 class Follower {
  public:
@@ -91,6 +80,10 @@ class Follower {
   bool SaysLost(const absl::Status& status) const {
     return options_.coordinator_lost != nullptr &&
            (absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status));
+  }
+  // The exit code where no signal has ended the job.
+  int SignalOr(int code) const {
+    return first_signal_ != 0 ? kExitSignalBase + first_signal_ : code;
   }
   bool OutputIsComplete() const;
   bool OutputWasLost() const;
@@ -173,7 +166,7 @@ void Follower::Wait() {
   for (size_t i = 0; i < options_.needed.size(); ++i) {
     if (fds[i + 2].revents == 0 || leave_with_ >= 0) continue;
     screen_.Say(options_.needed[i].describe_end());
-    leave_with_ = first_signal_ != 0 ? kExitSignalBase + first_signal_ : kExitJobFailed;
+    leave_with_ = SignalOr(kExitJobFailed);
   }
 }
 
@@ -209,11 +202,7 @@ void Follower::StartReader() {
   if (!options_.only_node.empty()) {
     const std::map<int, int> here = RanksHere();
     for (const auto& [rank, local_rank] : here) ranks.push_back(rank);
-    if (reader.view->shown_ranks == 0) reader.view->shown_ranks = static_cast<int>(here.size());
-    reader.view->shows = [here, shows = options_.view.shows](int rank, bool is_stderr) {
-      const auto found = here.find(rank);
-      return found != here.end() && (!shows || shows(found->second, is_stderr));
-    };
+    *reader.view = OfNode(options_.view, here);
   }
   reader.pipe =
       std::make_unique<OutputPipe>(screen_, static_cast<int>(job_.world_size()), *reader.view);
@@ -272,17 +261,16 @@ void Follower::Handle(const WatchEnded& event) {
     // Nothing more would come: leave the question open instead of waiting for ever.
     screen_.Say(fmt::format("the coordinator says no more about {}, which was {}", job_.job_id(),
                             StateName(job_.state())));
-    leave_with_ = first_signal_ != 0 ? kExitSignalBase + first_signal_ : kExitTryAgain;
+    leave_with_ = SignalOr(kExitTryAgain);
     return;
   }
   if (SaysLost(event.status)) {
     screen_.Say(options_.coordinator_lost());
-    leave_with_ = first_signal_ != 0 ? kExitSignalBase + first_signal_ : kExitJobFailed;
+    leave_with_ = SignalOr(kExitJobFailed);
     return;
   }
   screen_.Say(std::string(event.status.message()));
-  leave_with_ =
-      first_signal_ != 0 ? kExitSignalBase + first_signal_ : client::ExitCodeOf(event.status);
+  leave_with_ = SignalOr(client::ExitCodeOf(event.status));
 }
 
 void Follower::Handle(const Interrupted& event) {
@@ -358,20 +346,11 @@ void Follower::Pause() {
 
 void Follower::Leave(int signal) {
   if (!options_.can_leave) {
-    screen_.Say(options_.only_node.empty()
-                    ? fmt::format("{} cannot be left: it runs on this node alone", job_.job_id())
-                    : fmt::format("this node cannot leave {}: the job's coordinator runs here; one "
-                                  "that outlives each node is named with 'meshrun submit "
-                                  "--coordinator'",
-                                  job_.job_id()));
-    return;
+    return screen_.Say(CannotLeave(job_.job_id(), options_.only_node.empty()));
   }
   if (std::exchange(leave_asked_, true)) return;
   threads_.emplace_back([this, signal] {
-    v1::DrainNodeRequest request;
-    request.set_node(options_.only_node);
-    request.set_reason(signal == LeaveSignal() ? "by 'meshrun leave'" : "by " + SignalName(signal));
-    request.set_leaves(true);
+    const v1::DrainNodeRequest request = LeaveRequest(options_.only_node, signal);
     queue_.Push(LeaveAnswered{client_.DrainNode(request).status()});
   });
 }
@@ -431,8 +410,7 @@ int Follower::Finish() {
   screen_.Flush();
   SayLost();
   if (HasLeft()) {
-    screen_.Say(fmt::format("{} has left {}, which goes on with {}", options_.only_node,
-                            job_.job_id(), Count(job_.world_size(), "rank")));
+    screen_.Say(HasLeftLine(options_.only_node, job_));
     screen_.Flush();
     return kExitOk;
   }

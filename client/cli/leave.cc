@@ -6,6 +6,7 @@
 #include <memory>
 
 #include "client/cli/context.h"
+#include "client/cli/leaving.h"
 #include "client/cli/signal_handling.h"
 #include "client/daemon_process.h"
 #include "client/run_registry.h"
@@ -43,11 +44,7 @@ int Run(const LeaveFlags& flags) {
   const auto run = RunToLeave(flags.job);
   if (!run.ok()) return Fail(run.status());
   if (run->node.empty() || run->hosts) {
-    return Fail(absl::FailedPreconditionError(
-        run->hosts
-            ? fmt::format("this node cannot leave {}: the job's coordinator runs here", run->job_id)
-            : fmt::format("{} runs on this node alone: end it with 'meshrun cancel {}'",
-                          run->job_id, run->job_id)));
+    return Fail(absl::FailedPreconditionError(CannotLeave(run->job_id, run->node.empty())));
   }
   const os::UniqueFd process = OpenPid(run->pid);
   if (!process || ::kill(run->pid, LeaveSignal()) != 0) {

@@ -23,9 +23,9 @@ constexpr size_t kMostHeld = size_t{1} << 20;
 
 nanoseconds Now() { return Clock::Real().SteadyNow(); }
 
-std::array<nanoseconds, 2> Windows(const Screen& screen) {
+std::array<nanoseconds, 2> Windows(const Screen& screen, const OutputView& view) {
   const auto of = [&](bool is_stderr) {
-    return screen.terminal(is_stderr) ? nanoseconds(kMergeWindow) : nanoseconds(0);
+    return screen.terminal(is_stderr) && !view.prefix ? nanoseconds(kMergeWindow) : nanoseconds(0);
   };
   return {of(false), of(true)};
 }
@@ -39,12 +39,29 @@ std::array<Redraws, 2> RedrawsOf(const Screen& screen) {
 
 }  // namespace
 
+OutputView OfNode(const OutputView& view, const std::map<int, int>& here) {
+  OutputView out = view;
+  if (out.shown_ranks == 0) out.shown_ranks = static_cast<int>(here.size());
+  if (view.prefix) {
+    out.prefix = [here, prefix = view.prefix](int rank, int) {
+      const auto found = here.find(rank);
+      return prefix(rank, found == here.end() ? rank : found->second);
+    };
+  }
+  out.shows = [here, shows = view.shows](int rank, bool is_stderr) {
+    const auto found = here.find(rank);
+    return found != here.end() && (!shows || shows(found->second, is_stderr));
+  };
+  return out;
+}
+
 OutputPipe::OutputPipe(Screen& screen, int world_size, const OutputView& view)
     : screen_(screen),
       view_(view),
-      world_size_(view.shown_ranks == 1 ? 1 : world_size),
-      merger_(world_size_, Windows(screen),
-              [this](const RankLine& line) { screen_.Show(line, world_size_); }),
+      world_size_(view.prefix             ? std::max(world_size, 2)
+                  : view.shown_ranks == 1 ? 1
+                                          : world_size),
+      merger_(world_size_, Windows(screen, view), [this](const RankLine& line) { ShowLine(line); }),
       assembler_(RedrawsOf(screen), [this](const RankLine& line) { merger_.Add(line, Now()); }) {}
 
 void OutputPipe::SayLost(const v1::ReadLogsResponse& chunk) {
@@ -96,6 +113,15 @@ void OutputPipe::ShowBytes(bool is_stderr, std::string_view data) {
   screen_.ShowBytes(is_stderr, data);
   if (data.empty()) return;
   open_is_stderr_ = data.back() == '\n' ? std::nullopt : std::optional(is_stderr);
+}
+
+void OutputPipe::ShowLine(const RankLine& line) {
+  screen_.Show(line, PrefixOf(line, screen_.style(line.is_stderr)));
+}
+
+std::string OutputPipe::PrefixOf(const RankLine& line, const Style& style) const {
+  if (!view_.prefix) return RankPrefix(line.ranks, world_size_, style);
+  return Visible(view_.prefix(line.ranks.front(), line.ranks.front()));
 }
 
 void OutputPipe::ShowHeld() {

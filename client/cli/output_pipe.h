@@ -34,10 +34,18 @@ struct OutputView {
   int shown_ranks = 0;
   // A rank that a person types to on this terminal; -1: none.
   int input_rank = -1;
+  // In place of "3: ": what stands before a line of this rank; what it is given as the local rank
+  // is the rank, unless the follower knows better. Equal lines are not merged then, and a single
+  // rank's lines have it too. Null: the usual.
+  std::function<std::string(int rank, int local_rank)> prefix;
   // Why bytes may be gone.
   std::string why_lost =
       "its log is longer than the worker's --log-limit, or its file system was full";
 };
+
+// The same for one of several nodes: `here` has the local rank of each of its ranks. The view's own
+// functions get local ranks.
+OutputView OfNode(const OutputView& view, const std::map<int, int>& here);
 
 class OutputPipe {
  public:
@@ -58,6 +66,8 @@ class OutputPipe {
   void AppendBytes(bool is_stderr, const std::string& data);
   void ShowBytes(bool is_stderr, std::string_view data);
   void ShowHeld();
+  void ShowLine(const RankLine& line);
+  std::string PrefixOf(const RankLine& line, const Style& style) const;
   void ShowPrompt(const std::vector<LineAssembler::OpenLine>& lines);
 
   Screen& screen_;

@@ -48,11 +48,6 @@ constexpr std::string_view kNoEffect[] = {"last_call_timeout",
                                           "ssl_cert_key",
                                           "ca_cert"};
 
-std::string HostName() {
-  char name[256] = {};
-  return ::gethostname(name, sizeof(name) - 1) == 0 && name[0] != '\0' ? name : "localhost";
-}
-
 // What both nodes must have in common, as words; the first that differs.
 std::string Difference(const v1::JobSpec& ours, const v1::JobSpec& theirs) {
   const auto words = [](const v1::JobSpec& spec) {
@@ -87,6 +82,11 @@ std::string Difference(const v1::JobSpec& ours, const v1::JobSpec& theirs) {
 }
 
 }  // namespace
+
+std::string HostName() {
+  char name[256] = {};
+  return ::gethostname(name, sizeof(name) - 1) == 0 && name[0] != '\0' ? name : "localhost";
+}
 
 std::vector<std::string> RendezvousFlags::Given() const {
   std::vector<std::string> names;

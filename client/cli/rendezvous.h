@@ -39,6 +39,9 @@ struct RendezvousFlags {
   std::vector<std::string> Given() const;
 };
 
+// This host's name, "localhost" where it has none.
+std::string HostName();
+
 void AddRendezvousFlags(FlagSet& flags, RendezvousFlags* values);
 
 // What `--rdzv-conf` says. INVALID_ARGUMENT: the part and what is wrong with it.
@@ -109,7 +112,7 @@ class Rendezvous {
   // Not known before: to be printed.
   bool made_ = false;
   std::string secret_file_;
-  // Of a Slurm step, on node 0.
+  // The secret of a Slurm step, on node 0: removed at the end.
   std::string removed_file_;
 };
 

@@ -124,6 +124,19 @@ bool IsAcrossHosts(const RendezvousFlags& f, const v1::JobSpec& spec) {
          !(f.node_rank.empty() && f.master_addr.empty() && f.endpoint.empty());
 }
 
+// torchrun reads the variable too.
+void SetPrefix(const RunFlags& flags, const JobContext& context, RunOutput* output) {
+  const std::string text =
+      flags.output.prefix_template.empty()
+          ? context.variable("TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE").value_or("")
+          : flags.output.prefix_template;
+  if (text.empty()) return;
+  const LinePrefix prefix{.text = text,
+                          .role = flags.job.role.empty() ? "default" : flags.job.role,
+                          .host = HostName()};
+  output->view.prefix = [prefix](int rank, int local_rank) { return prefix.Of(rank, local_rank); };
+}
+
 // Each node may start a number of ranks of its own, unless something depends on their being equal:
 // a mesh that fits no other number, or files that are chosen by ranks. Node 0 decides.
 bool LeavesRanksToNodes(const RunOutput& output, const v1::JobSpec& spec) {
@@ -142,8 +155,8 @@ absl::Status CheckRanksOfNodes(const RunOutput& output, const v1::Job& job) {
       "start as many: give node 0 the same, or write 1, 2 or 3");
 }
 
-// Other commands of this user find the job by it. A host without a directory for that has no list of
-// runs, and its runs are as good.
+// Other commands of this user find the job by it. A host without a directory for that has no list
+// of runs, and its runs are as good.
 RunRegistration Register(const v1::Job& job, const LocalCluster& cluster,
                          const Rendezvous* rendezvous) {
   RegisteredRun run{.job_id = job.job_id(), .pid = ::getpid(), .address = cluster.address()};
@@ -224,6 +237,7 @@ int RunJob(const RunFlags& flags) {
   if (rendezvous != nullptr && !rendezvous->host()) output_flags.input = "none";
   auto output = RunOutput::Prepare(output_flags, ranks);
   if (!output.ok()) return Fail(output.status());
+  SetPrefix(flags, context, &*output);
   if (rendezvous != nullptr) {
     std::optional<uint32_t> first;
     if (rendezvous->node_rank() && spec.min_nodes() == spec.max_nodes() &&

@@ -72,7 +72,7 @@ bool InForeground() {
   return foreground <= 0 || foreground == ::getpgrp();
 }
 
-// As large as the terminal that shows it, less what stands in front of the lines of several ranks.
+// Size of the terminal that shows it, less what stands in front of the lines of several ranks.
 std::string TerminalFor(uint32_t ranks) {
   const Style error = StyleOf(STDERR_FILENO);
   const Style style = error.terminal ? error : StyleOf(STDOUT_FILENO);
@@ -112,6 +112,10 @@ void AddRunOutputFlags(FlagSet& flags, RunOutputFlags* values) {
              "What goes to files and is shown: 1 stdout, 2 stderr, 3 both, or by rank 0:3,1:2 "
              "(default 3 with --log-dir)");
   flags.Text("-r,--redirects", &values->redirects, "STREAMS", "What goes to files alone");
+  flags.Text(
+      "--log-line-prefix-template", &values->prefix_template, "TEXT",
+      "What stands before each line that is shown, as torchrun's: '${hostname}:${rank}: '; also "
+      "${local_rank}, ${role_name}");
   flags.Text("--local-ranks-filter", &values->local_ranks_filter, "RANKS",
              "Show what these ranks write, for example 0,2");
   flags.Text("--stdin", &values->input, "RANK|all|none",

@@ -24,6 +24,7 @@ struct RunOutputFlags {
   std::string local_ranks_filter;
   std::string input = "0";
   bool tty = false;
+  std::string prefix_template;
 };
 
 void AddRunOutputFlags(FlagSet& flags, RunOutputFlags* values);

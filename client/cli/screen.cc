@@ -84,12 +84,12 @@ void Screen::Begin(bool is_stderr) {
   last_byte_ = '\n';
 }
 
-void Screen::Show(const RankLine& line, int world_size) {
+void Screen::Show(const RankLine& line, std::string_view prefix) {
   Begin(line.is_stderr);
   OutputStream& stream = StreamOf(line.is_stderr);
   // Both may be one terminal, or one file.
   StreamOf(!line.is_stderr).Flush();
-  stream.Write(RankPrefix(line.ranks, world_size, line.is_stderr ? error_style_ : output_style_));
+  stream.Write(prefix);
   stream.Write(line.text);
   stream.Write("\n");
 }

@@ -29,7 +29,7 @@ class Screen {
   bool redraws(bool is_stderr) const;
 
   // A rank's line: its stdout to ours, its stderr to ours.
-  void Show(const RankLine& line, int world_size);
+  void Show(const RankLine& line, std::string_view prefix);
   // Bytes of the only rank, as they are.
   void ShowBytes(bool is_stderr, std::string_view bytes);
   // "meshrun: text" on standard error.
@@ -58,6 +58,7 @@ class Screen {
   // Output that could not be written.
   uint64_t lost() const { return out_.lost() + error_.lost(); }
   const Style& error_style() const { return error_style_; }
+  const Style& style(bool is_stderr) const { return is_stderr ? error_style_ : output_style_; }
   // Style of the rows.
   Style row_style() const;
   bool draws_bar() const { return live_ == &error_; }

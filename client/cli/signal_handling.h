@@ -1,5 +1,5 @@
-// What a command that shows a job does about the signals that come to it. Pure, but for the question
-// which signals this process ignores.
+// What a command that shows a job does about the signals that come to it. Pure, but for the
+// question which signals this process ignores.
 #pragma once
 
 #include <signal.h>
@@ -29,8 +29,8 @@ struct SignalHandling {
   sigset_t Set() const;
 };
 
-// `names`: torchrun's --signals-to-handle, such as SIGTERM,SIGUSR1; empty: its default. A signal that
-// is not named does what it does by default. INVALID_ARGUMENT: a name that cannot be handled.
+// `names`: torchrun's --signals-to-handle, such as SIGTERM,SIGUSR1; empty: its default. A signal
+// that is not named does what it does by default. INVALID_ARGUMENT: a name that cannot be handled.
 absl::StatusOr<SignalHandling> HandlingOf(std::string_view names);
 
 // What `meshrun leave` sends to a `meshrun run`.

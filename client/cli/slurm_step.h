@@ -1,5 +1,5 @@
-// Several `meshrun run` that one srun starts, once on each node: what Slurm's variables say of flags
-// that the user leaves out. Pure.
+// Several `meshrun run` that one srun starts, once on each node: what Slurm's variables say of
+// flags that the user leaves out. Pure.
 //
 //   --node-rank      SLURM_PROCID
 //   --master-addr    the first host of SLURM_STEP_NODELIST, on which srun starts task 0

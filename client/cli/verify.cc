@@ -159,7 +159,7 @@ void AddVerify(FlagSet& root, Commands* commands) {
   flags.Text("--dir", &values->directory, "DIR",
              "A directory on the file system to verify (default: this one)");
   flags.Text("--report", &values->report, "FILE",
-             "The JSON file (default meshrun-verify.json); empty: none");
+             "The JSON file of rank 0 (default meshrun-verify.json); /dev/null: none");
   flags.Switch("--gpu-check", &values->gpu_check,
                "First run the bundle's tests of kernels on a GPU, which take longer");
   flags.Section("How large");

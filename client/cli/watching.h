@@ -3,6 +3,7 @@
 
 #include <sys/signalfd.h>
 
+#include <algorithm>
 #include <chrono>
 
 #include "client/cli/signal_handling.h"
@@ -30,6 +31,18 @@ inline bool HasRun(const v1::Job& job) {
   return job.generation() > 0 &&
          (job.state() == v1::JOB_STATE_RUNNING || job.state() == v1::JOB_STATE_QUIESCING ||
           (HasEnded(job.state()) && job.has_started_at()));
+}
+
+// How long to wait for the last output after the job has ended, and how long where a node is lost
+// with its files.
+inline constexpr std::chrono::seconds kDrain(10);
+inline constexpr std::chrono::seconds kDrainWithoutNode(1);
+
+inline std::chrono::nanoseconds DrainTime(const v1::Job& job) {
+  const bool lost =
+      std::any_of(job.ranks().begin(), job.ranks().end(),
+                  [](const v1::RankStatus& rank) { return rank.state() == v1::RANK_STATE_LOST; });
+  return lost ? kDrainWithoutNode : kDrain;
 }
 
 }  // namespace meshrun::client

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <iterator>
 
 #include "core/text.h"
 
@@ -186,6 +187,27 @@ void LineMerger::Release(std::chrono::nanoseconds now) {
 
 void LineMerger::ReleaseAll() {
   while (!pending_.empty()) PopFront();
+}
+
+std::string LinePrefix::Of(int rank, int local_rank) const {
+  const std::pair<std::string_view, std::string> values[] = {
+      {"${rank}", std::to_string(rank)},
+      {"${local_rank}", std::to_string(local_rank)},
+      {"${role_name}", role},
+      {"${hostname}", host}};
+  std::string out;
+  for (size_t at = 0; at < text.size();) {
+    const auto found = std::find_if(std::begin(values), std::end(values), [&](const auto& value) {
+      return std::string_view(text).substr(at).starts_with(value.first);
+    });
+    if (found == std::end(values)) {
+      out += text[at++];
+    } else {
+      out += found->second;
+      at += found->first.size();
+    }
+  }
+  return out;
 }
 
 std::string RankPrefix(const std::vector<int>& ranks, int world_size, const Style& style) {

@@ -136,6 +136,15 @@ std::string_view LastForm(std::string_view line);
 // "3: " or "0-3: ", padded to the width of the largest rank; empty where there is but one rank.
 std::string RankPrefix(const std::vector<int>& ranks, int world_size, const Style& style);
 
+// torchrun's --log-line-prefix-template: ${rank}, ${local_rank}, ${role_name} and ${hostname}
+// become their values; anything else stays as it is.
+struct LinePrefix {
+  std::string text;
+  std::string role;
+  std::string host;
+  std::string Of(int rank, int local_rank) const;
+};
+
 // Rows of at most style.width columns for the lines without an end; equal lines are merged. Only
 // lines that are open since before `until` and show something count. If there are more than `most`
 // rows, the last row says how many ranks are left out.

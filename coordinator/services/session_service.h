@@ -1,4 +1,5 @@
-// SessionService: the workers' streams, and the log bytes, flight records and stacks that they upload.
+// SessionService: the workers' streams, and the log bytes, flight records and stacks that they
+// upload.
 #pragma once
 
 #include "coordinator/services/log_relay.h"

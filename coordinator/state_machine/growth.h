@@ -1,7 +1,7 @@
 // Jobs that run on fewer nodes than they may: when nodes are free, their ranks are asked to stand
-// still, and the next generation takes these nodes too. JobSpec.growth says when. Ranks that take no
-// other generation in their process are started anew where the job is to grow at once; that is not
-// charged.
+// still, and the next generation takes these nodes too. JobSpec.growth says when. Ranks that take
+// no other generation in their process are started anew where the job is to grow at once; that is
+// not charged.
 #pragma once
 
 #include <optional>

@@ -15,7 +15,7 @@ namespace {
 
 constexpr int kIntervalsToLearn = 2;
 constexpr size_t kNamed = 8;
-// Of a place, in bytes.
+// Most bytes of a place, and of why there is none.
 constexpr size_t kMostPlace = 300;
 constexpr size_t kMostProblem = 500;
 

@@ -271,29 +271,6 @@ void JobTable::Enter(Job& job, JobPhase phase, std::string reason) {
   }
 }
 
-void JobTable::SetPaused(Job& job, const std::vector<int>& ranks, bool paused) {
-  std::set<int> left(job.record.paused_ranks().begin(), job.record.paused_ranks().end());
-  for (int i = 0; i < (ranks.empty() ? job.view.ranks_size() : static_cast<int>(ranks.size()));
-       ++i) {
-    const int rank = ranks.empty() ? i : ranks[i];
-    if (paused) {
-      left.insert(rank);
-    } else {
-      left.erase(rank);
-    }
-  }
-  job.record.mutable_paused_ranks()->Assign(left.begin(), left.end());
-  Changed(job);
-  if (job.view.has_paused_since() == !left.empty()) return;
-  if (left.empty()) {
-    job.view.clear_paused_since();
-    job.resumed_at = context_.now;
-  } else {
-    *job.view.mutable_paused_since() = ToProtoTimestamp(context_.wall);
-  }
-  run_clock_.OnState(job.view);
-}
-
 void JobTable::SetStopDeadline(const Job& job) {
   SetDeadline(job, context_.now + StopGrace(job) + kStopSlack);
 }

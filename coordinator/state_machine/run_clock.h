@@ -17,8 +17,8 @@ class RunClock {
  public:
   explicit RunClock(Context& context) : context_(context) {}
 
-  // The state of the job has changed, or whether it is paused. Keeps run_time and running_since of the job up to date, from
-  // which a restarted coordinator goes on, by its wall clock.
+  // The state of the job has changed, or whether it is paused. Keeps run_time and running_since of
+  // the job up to date, from which a restarted coordinator goes on, by its wall clock.
   void OnState(v1::Job& job);
 
   // What the job has run until now.

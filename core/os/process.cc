@@ -218,7 +218,13 @@ sigset_t TerminationSignals() {
   return set;
 }
 
-void BlockTerminationSignals() { BlockSignals(TerminationSignals()); }
+void BlockTerminationSignals(bool user_signals) {
+  sigset_t set = TerminationSignals();
+  if (user_signals) {
+    for (const int signal : {SIGUSR1, SIGUSR2}) sigaddset(&set, signal);
+  }
+  BlockSignals(set);
+}
 
 void BlockSignals(const sigset_t& signals) {
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);

@@ -74,13 +74,15 @@ class Lifeline {
 enum class MissingOutput { kDiscardWrites, kRefuseWrites };
 void OpenMissingStandardStreams(MissingOutput output, char** argv);
 
-// SIGTERM, SIGINT, SIGHUP and SIGQUIT, as torchrun's default has them, except those that are ignored:
-// whoever started this process (nohup, a script's background job) wants it to survive them.
+// SIGTERM, SIGINT, SIGHUP and SIGQUIT, as torchrun's default has them, except those that are
+// ignored: whoever started this process (nohup, a script's background job) wants it to survive
+// them.
 sigset_t TerminationSignals();
 // Whether this process ignores the signal.
 bool IsIgnored(int signal);
-// Blocks them in this thread and those started after, and ignores SIGPIPE. Call first in main.
-void BlockTerminationSignals();
+// Blocks them in this thread and those started after, and ignores SIGPIPE. `user_signals`: SIGUSR1
+// and SIGUSR2 too. Call first in main.
+void BlockTerminationSignals(bool user_signals = false);
 void BlockSignals(const sigset_t& signals);
 // Waits for one of them; returns its number. For the main thread of a daemon.
 int WaitForTerminationSignal();

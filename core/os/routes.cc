@@ -35,7 +35,7 @@ std::string Text(const sockaddr* address, socklen_t length) {
                                                                                              : "";
 }
 
-// Of running interfaces, IPv4 first.
+// Addresses of running interfaces, IPv4 first.
 std::vector<InterfaceAddress> AllAddresses() {
   ifaddrs* first = nullptr;
   if (::getifaddrs(&first) != 0) return {};

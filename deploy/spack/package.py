@@ -1,6 +1,6 @@
 from spack_repo.builtin.build_systems.generic import Package
 
-from spack.package import *
+from spack.package import Executable, InstallError, install_tree, join_path, license, requires, run_after, version
 
 
 class Meshrun(Package):

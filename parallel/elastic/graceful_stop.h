@@ -12,7 +12,8 @@
 //   }
 //
 // The same signal again, a second later or more, ends the process at once; after agreed() SIGTERM
-// does not, since launchers send it to ranks whose peer has ended first. Signals are this process's: one GracefulStop at a time.
+// does not, since launchers send it to ranks whose peer has ended first. Signals are this
+// process's: one GracefulStop at a time.
 // Threads: one at a time.
 #pragma once
 

@@ -3,8 +3,8 @@
 //
 //   DistributedManager::initialize(bootstrap);   // on all of its ranks
 //
-// parallel/c_api/communicator.h makes one of an MPI communicator. Nothing is called after initialize() has
-// returned, so the other library may end before or after this one.
+// parallel/c_api/communicator.h makes one of an MPI communicator. Nothing is called after
+// initialize() has returned, so the other library may end before or after this one.
 #pragma once
 
 #include <cstddef>

@@ -12,6 +12,7 @@
 #include "fmt/format.h"
 #include "parallel/base/errors.h"
 #include "parallel/base/network.h"
+#include "parallel/base/thrown_status.h"
 #include "parallel/manager/environment.h"
 #include "parallel/manager/rendezvous.h"
 

@@ -10,9 +10,10 @@
 // Intel MPI). If it shows none, the process is rank 0 of 1; groups and meshes work there too.
 // MESHRUN_DISTRIBUTED_INITIALIZATION_METHOD, then PHYSICSNEMO_DISTRIBUTED_INITIALIZATION_METHOD,
 // forces one (parallel/manager/environment.h has the contract). A program that has MPI passes its
-// communicator instead: initialize(MPI_COMM_WORLD), see parallel/c_api/communicator.h. MESHRUN_TIMEOUT_SECONDS sets the
-// timeout of rendezvous and collectives. With MODEL_PARALLEL_SIZE=n initialize() also makes the
-// group "model_parallel", of n consecutive ranks each; n divides the world size.
+// communicator instead: initialize(MPI_COMM_WORLD), see parallel/c_api/communicator.h.
+// MESHRUN_TIMEOUT_SECONDS sets the timeout of rendezvous and collectives. With
+// MODEL_PARALLEL_SIZE=n initialize() also makes the group "model_parallel", of n consecutive ranks
+// each; n divides the world size.
 //
 // The call that creates a subgroup connects it. The group of a mesh axis is connected when group()
 // or get_mesh_group() first returns it: all its ranks must make that call, in the same order of

@@ -23,9 +23,9 @@
 // helpers: then SLURM is not taken. MESHRUN_DISTRIBUTED_INITIALIZATION_METHOD, then
 // PHYSICSNEMO_DISTRIBUTED_INITIALIZATION_METHOD, forces a method. SLURM's address is MASTER_ADDR,
 // else this host if the step has one node, else the first node of SLURM_STEP_NODELIST, else
-// SLURM_LAUNCH_NODE_IPADDR, else the first node of SLURM_JOB_NODELIST. A batch script (ENVIRONMENT is
-// BATCH) has the variables of rank 0 and no step: without srun there are no other ranks, which is an
-// error.
+// SLURM_LAUNCH_NODE_IPADDR, else the first node of SLURM_JOB_NODELIST. A batch script (ENVIRONMENT
+// is BATCH) has the variables of rank 0 and no step: without srun there are no other ranks, which
+// is an error.
 //
 // MODEL_PARALLEL_SIZE, under every method: initialize() makes the group "model_parallel" of so many
 // consecutive ranks. It divides the world size and is the same on all ranks.

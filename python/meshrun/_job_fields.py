@@ -47,6 +47,7 @@ class JobFields(TypedDict, total=False):
     partition: str
     array: str
     private: bool
+    virtual_local_rank: bool
     log_limit: Union[int, str]
     log_bytes: Union[int, str]
     max_restarts: int
@@ -326,6 +327,7 @@ SETTERS: dict[str, Callable[[str, object, Any], None]] = {
     "partition": _text_field("partition", "write the name of a partition"),
     "array": _set_array,
     "private": _switch_field("private"),
+    "virtual_local_rank": _switch_field("virtual_local_rank"),
     "log_limit": _amount_field("log_bytes"),
     "log_bytes": _amount_field("log_bytes"),
     "max_restarts": _number_field("max_restarts", 0, "3"),

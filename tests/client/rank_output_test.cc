@@ -8,6 +8,13 @@
 namespace meshrun::client {
 namespace {
 
+TEST(LinePrefixTest, KnownMacrosBecomeTheirValuesAndTheRestStays) {
+  const LinePrefix prefix{.text = "[${role_name}${local_rank}]${hostname}:${rank} ${other}$: ",
+                          .role = "trainer",
+                          .host = "gpu1"};
+  EXPECT_EQ(prefix.Of(5, 1), "[trainer1]gpu1:5 ${other}$: ");
+}
+
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 using ::testing::ElementsAre;

@@ -540,6 +540,8 @@ TEST_F(ProgramsTest, VerifyNamesADirectoryThatTakesNoCheckpointAndFails) {
   const auto report = nlohmann::json::parse(std::ifstream(path("verify.json")));
   EXPECT_EQ(report.at("ok"), false);
   EXPECT_THAT(report.at("first_wrong").get<std::string>(), HasSubstr("<dir>/meshrun-verify-"));
+  EXPECT_EQ(run("verify", {"--dir", "/proc", "--report", "/dev/null"}, {{}})[0].exit_code, 1);
+  EXPECT_TRUE(fs::is_character_file("/dev/null"));
   const auto usage = run("verify", {"--dir", "/no/such/directory"}, {{}});
   EXPECT_EQ(usage[0].exit_code, 2);
   EXPECT_THAT(usage[0].output, HasSubstr("/no/such/directory"));

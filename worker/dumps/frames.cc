@@ -158,7 +158,7 @@ std::vector<Frame> FramesOfEuStack(std::string_view text, int id) {
       wanted = Number(line.substr(4)) == id;
     } else if (wanted && IsFrame(line)) {
       std::string_view function = AfterAddress(line);
-      // As gdb names it.
+      // gdb names it without them.
       if (function.ends_with("()") && !function.ends_with("operator()")) function.remove_suffix(2);
       frames.emplace_back().function = function;
     } else if (wanted && line.starts_with("    ") && !frames.empty()) {

@@ -20,7 +20,7 @@ namespace {
 constexpr std::chrono::seconds kDumpTime(8);
 // The client's patience is longer.
 constexpr std::chrono::seconds kStackTime(15);
-// Of what is uploaded.
+// Most bytes of what is uploaded.
 constexpr size_t kMostText = size_t{256} << 10;
 constexpr size_t kMostPlace = 1024;
 

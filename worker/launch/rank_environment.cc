@@ -71,7 +71,7 @@ Environment RankEnvironment(const Environment& inherited, const v1::GenerationRe
   env.emplace("OMP_NUM_THREADS", fmt::format("{}", threads));
   // A script's output must reach its log when it is printed, not when a buffer is full.
   env.emplace("PYTHONUNBUFFERED", "1");
-  // Gloo would tell the others the address of this host's name, which is this host for each of them.
+  // Gloo would tell the others the address of this host's name: for each of them, its own.
   if (!host.gloo_interface.empty() && prepare.node_count() > 1) {
     env.emplace("GLOO_SOCKET_IFNAME", host.gloo_interface);
   }

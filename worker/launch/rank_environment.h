@@ -18,8 +18,8 @@ Environment InheritedEnvironment(const char* const* environ);
 // Without what says who the daemon's user is: the ranks are somebody else's.
 Environment WithoutUser(Environment environment);
 
-// With the programs of the job's VIRTUAL_ENV first in PATH, which a submitter who is the ranks' user
-// sends along; unchanged where the job has none, or a PATH of its own.
+// Puts the programs of the job's VIRTUAL_ENV first in PATH: a submitter who is the ranks' user
+// sends it along. Unchanged where the job has none, or a PATH of its own.
 Environment WithVirtualEnv(Environment environment, const v1::JobSpec& spec);
 
 // Facts about this host that ranks are told.

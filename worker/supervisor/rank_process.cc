@@ -105,8 +105,8 @@ absl::StatusOr<pid_t> StartRank(const v1::RankLaunch& launch, const EnvEntries& 
   if (user != nullptr && !Become(*user).ok()) Refuse("as " + user->name(), errno);
   // After the change of user, which clears it.
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-  // With kernel.yama.ptrace_scope 1 only ancestors may read a process's stack, and the debuggers of
-  // the daemon are none. Without that module of the kernel the call fails, and nothing is needed.
+  // If kernel.yama.ptrace_scope is 1, only ancestors may read a process's stack: the daemon's
+  // debuggers are none. Without that module of the kernel the call fails; nothing is needed then.
   if (daemon > 1) ::prctl(PR_SET_PTRACER, daemon);
   // The supervisor may have died before PDEATHSIG was set.
   if (::getppid() != supervisor) ::_exit(kExitNotExecutable);

@@ -1,6 +1,7 @@
 """Item 2: a job of Python ranks under `run --nnodes 1:3 --grow at-once` on three hosts grows, shrinks, is left, and loses node 0.
 Each change has a line on every node."""
 
+import itertools
 import re
 import signal
 import subprocess
@@ -12,6 +13,7 @@ from namespaces import Namespaces, NotPermitted
 from terminal_and_scripts_items.several_runs import secret_of
 
 PORT = 29531
+COUNT = itertools.count()
 LEASE = 5.0
 GROWS_WITHIN = 10.0
 # Takes no other generation in its process: it is started anew.
@@ -26,7 +28,7 @@ class Node:
     """`meshrun run` on one host, with a registry of its own, as on a host of its own."""
 
     def __init__(self, site, hosts, host, number, *flags, secret=None):
-        self.site, self.hosts, self.host, self.said = site, hosts, host, site.directory / f"said-{host}-{number}"
+        self.site, self.hosts, self.host, self.said = site, hosts, host, site.directory / f"said-{next(COUNT)}"
         runtime = site.directory / f"runtime-{host}"
         runtime.mkdir(mode=0o700, exist_ok=True)
         self.env = {"XDG_RUNTIME_DIR": str(runtime), **({"MESHRUN_RDZV_SECRET": secret} if secret else {})}
@@ -107,14 +109,14 @@ def run(site):
     check(code == 2 and "the job's coordinator runs here" in err, f"leave on node 0: {code} {err}")
 
     time.sleep(5)
-    join("c", 3, "--leave-on-signal")
+    join("c", 2, "--leave-on-signal")
     c = joined[-1]
     change([a, c], 2, GROWS_WITHIN + 5, "a node comes back")
     change([a], 1, 10, "SIGTERM with --leave-on-signal", lambda: c.process.terminate())
     check(c.process.wait(timeout=20) == 0, f"--leave-on-signal: {c.process.returncode}: {c.text()[-500:]}")
 
     time.sleep(5)
-    join("b", 4)
+    join("b", 1)
     b = joined[-1]
     change([a, b], 2, GROWS_WITHIN + 5, "a node comes once more")
     began = time.monotonic()

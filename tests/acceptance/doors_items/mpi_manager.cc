@@ -1,4 +1,5 @@
-// DistributedManager::initialize(MPI_Comm), in C++: says its place, and what an all-reduce of the ranks' numbers gives.
+// DistributedManager::initialize(MPI_Comm), in C++: says its place, and what an all-reduce of the
+// ranks' numbers gives.
 #include <mpi.h>
 
 #include <cstdio>

@@ -51,11 +51,11 @@ def run(site):
     pair = Pair(site, hosts)
     site.script("where.sh", '#!/bin/sh\necho "$RANK $LOCAL_RANK $LOCAL_WORLD_SIZE $GROUP_RANK $WORLD_SIZE"\n')
     texts = start_all(hosts, pair, ["./where.sh"])
-    found = sorted(re.findall(r"\d+: (\d+ \d+ \d+ \d+ \d+)", "".join(texts)))
+    found = sorted(re.findall(r"^(?:\d: )?(\d \d \d \d \d)$", "".join(texts), re.MULTILINE))
     check(found == ["0 0 2 0 6", "1 1 2 0 6", "2 0 1 1 6", "3 0 3 2 6", "4 1 3 2 6", "5 2 3 2 6"], f"2 + 1 + 3 ranks are {found}: {texts}")
 
     recipe = binary("//jobs/ddp_recipe:ddp_recipe")
-    pattern = r"ddp_recipe: (\d+ steps.*\S)"
+    pattern = r"ddp_recipe: \d+ steps on \d rank.s., (.*\S)"
     _, alone, err, _ = site.run([recipe], timeout=120)
     expected = re.search(pattern, alone)
     check(expected, f"ddp_recipe alone: {alone} {err}")

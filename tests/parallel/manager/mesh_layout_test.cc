@@ -1,10 +1,9 @@
-#include "parallel/manager/make_mesh_layout.h"
-
 #include <string>
 #include <vector>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "parallel/manager/make_mesh_layout.h"
 
 namespace meshrun {
 namespace {
