@@ -29,8 +29,8 @@ struct Progress {
 // Never blocks; dropped when the daemon's socket is full.
 void Report(Agent* agent, const Progress& progress);
 
-// For what must arrive, such as the last step. Empty: it has arrived, or there is no agent; else
-// why it has not.
+// For a report that must arrive, such as that of the last step. Returns the reason why it has not
+// arrived; empty if it has, or if there is no agent.
 std::string ReportReliably(Agent* agent, const Progress& progress);
 
 }  // namespace meshrun::agent

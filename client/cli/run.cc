@@ -76,13 +76,11 @@ uint32_t RanksHere(const v1::JobSpec& spec, uint32_t cores, uint32_t slots) {
 // Programs that draw bars ask for the width of their terminal, and ranks have none: they find it
 // here, less what stands in front of lines that all of them write.
 void OfferColumns(uint32_t ranks, bool tty) {
-  const Style style =
-      StyleOf(STDERR_FILENO).terminal ? StyleOf(STDERR_FILENO) : StyleOf(STDOUT_FILENO);
+  const Style style = StyleForRanks(ranks);
   if (!style.terminal) return;
-  const int prefix = ranks < 2 ? 0 : static_cast<int>(fmt::formatted_size("0-{}: ", ranks - 1));
   // What the user has set stays.
-  ::setenv("COLUMNS", fmt::format("{}", std::max(style.width - prefix, 1)).c_str(), 0);
-  if (tty) ::setenv("LINES", fmt::format("{}", std::max(style.height, 1)).c_str(), 0);
+  ::setenv("COLUMNS", fmt::format("{}", style.width).c_str(), 0);
+  if (tty) ::setenv("LINES", fmt::format("{}", style.height).c_str(), 0);
 }
 
 // What only this host can tell, which is the ranks' host too.
@@ -151,8 +149,7 @@ absl::Status CheckRanksOfNodes(const RunOutput& output, const v1::Job& job) {
   }
   return absl::InvalidArgumentError(
       "--tee and --redirects with a rank (0:1): which ranks this node gets is known where all "
-      "nodes "
-      "start as many: give node 0 the same, or write 1, 2 or 3");
+      "nodes start as many: give node 0 the same, or write 1, 2 or 3");
 }
 
 // Other commands of this user find the job by it. A host without a directory for that has no list

@@ -72,14 +72,6 @@ bool InForeground() {
   return foreground <= 0 || foreground == ::getpgrp();
 }
 
-// Size of the terminal that shows it, less what stands in front of the lines of several ranks.
-std::string TerminalFor(uint32_t ranks) {
-  const Style error = StyleOf(STDERR_FILENO);
-  const Style style = error.terminal ? error : StyleOf(STDOUT_FILENO);
-  const int prefix = ranks < 2 ? 0 : static_cast<int>(fmt::formatted_size("0-{}: ", ranks - 1));
-  return fmt::format("{}x{}", std::max(style.width - prefix, 1), std::max(style.height, 1));
-}
-
 absl::Status PrepareInput(const std::string& text, uint32_t ranks, RunOutput* out) {
   if (text == "none") return absl::OkStatus();
   const bool all = text == "all";
@@ -103,6 +95,15 @@ absl::Status PrepareInput(const std::string& text, uint32_t ranks, RunOutput* ou
 }
 
 }  // namespace
+
+Style StyleForRanks(uint32_t ranks) {
+  const Style error = StyleOf(STDERR_FILENO);
+  Style style = error.terminal ? error : StyleOf(STDOUT_FILENO);
+  const int prefix = ranks < 2 ? 0 : static_cast<int>(fmt::formatted_size("0-{}: ", ranks - 1));
+  style.width = std::max(style.width - prefix, 1);
+  style.height = std::max(style.height, 1);
+  return style;
+}
 
 void AddRunOutputFlags(FlagSet& flags, RunOutputFlags* values) {
   flags.Section("Output and input");
@@ -132,7 +133,10 @@ absl::StatusOr<RunOutput> RunOutput::Prepare(const RunOutputFlags& flags, uint32
                            ParseStreams("--redirects", flags.redirects));
   out.tee = flags.tee.empty() ? "0" : flags.tee;
   out.redirects = flags.redirects.empty() ? "0" : flags.redirects;
-  if (flags.tty) out.terminal = TerminalFor(ranks);
+  if (flags.tty) {
+    const Style style = StyleForRanks(ranks);
+    out.terminal = fmt::format("{}x{}", style.width, style.height);
+  }
   // torchrun's word for no files at all.
   const bool none = flags.log_dir == "/dev/null";
   if (!flags.log_dir.empty() && tee.empty() && redirects.empty()) {

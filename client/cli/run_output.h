@@ -29,6 +29,10 @@ struct RunOutputFlags {
 
 void AddRunOutputFlags(FlagSet& flags, RunOutputFlags* values);
 
+// Style of the terminal that shows what ranks write: standard error's, else standard output's. Its
+// width leaves out what stands in front of the lines of several ranks.
+Style StyleForRanks(uint32_t ranks);
+
 // What the flags ask for, on this host.
 struct RunOutput {
   // Checks the flags and makes the directory. `ranks`: on this host. INVALID_ARGUMENT: the flag and

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <iterator>
 
 #include "core/os/process.h"
 #include "core/signal_name.h"
@@ -14,11 +15,11 @@ namespace {
 
 constexpr int kOfTheUser[] = {SIGUSR1, SIGUSR2};
 
-bool IsOfTheUser(int signal) { return signal == SIGUSR1 || signal == SIGUSR2; }
-
-bool Contains(const std::vector<int>& signals, int signal) {
-  return std::find(signals.begin(), signals.end(), signal) != signals.end();
+bool Contains(const auto& signals, int signal) {
+  return std::find(std::begin(signals), std::end(signals), signal) != std::end(signals);
 }
+
+bool IsOfTheUser(int signal) { return Contains(kOfTheUser, signal); }
 
 absl::Status CheckCanEnd(std::string_view names, int signal) {
   if (Contains(SignalHandling().ending, signal) || IsOfTheUser(signal)) return absl::OkStatus();
@@ -66,7 +67,7 @@ absl::StatusOr<SignalHandling> HandlingOf(std::string_view names) {
   return out;
 }
 
-// No program uses it for anything by default.
+// A real-time signal: no program uses it for anything by default.
 int LeaveSignal() { return SIGRTMIN + 2; }
 
 absl::StatusOr<SignalHandling> HandlingOfRun(std::string_view names, bool leaves) {

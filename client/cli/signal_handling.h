@@ -1,5 +1,5 @@
-// What a command that shows a job does about the signals that come to it. Pure, but for the
-// question which signals this process ignores.
+// What a command that shows a job does about the signals that come to it. Only Set() asks the
+// system: it leaves out the signals that this process ignores.
 #pragma once
 
 #include <signal.h>

@@ -12,7 +12,7 @@
 namespace meshrun::client {
 namespace {
 
-// Most columns of why there is no place.
+// A reason why the place of a rank is not known is cut to so many columns.
 constexpr size_t kProblem = 600;
 
 void SortByRank(std::vector<v1::RankStack>* stacks) {

@@ -86,7 +86,7 @@ class Hangs {
     // Ranks whose place was asked for, and the places that have come.
     std::set<int> missing;
     std::map<int, std::string> places;
-    // Why there is no place, by rank.
+    // By rank: the reason why its place is not known.
     std::map<int, std::string> problems;
   };
   void KeepLongest(Job& job, const Watch& watch);

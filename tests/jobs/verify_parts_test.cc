@@ -48,11 +48,11 @@ TEST(VerifyReportTest, TheFileHasNoNamesOfHostsUsersAddressesOrDirectories) {
   Report report("", [](const std::string&) {});
   report.replace("gpu7", "<name>");
   report.replace("ada", "<name>");
-  report.replace("/home/ada", "<name>");
-  report.replace("/home/ada/work", "<dir>");
+  report.replace("/users/ada", "<name>");
+  report.replace("/users/ada/work", "<dir>");
   report.add({"files", "saved", Result::kWrong,
-              "gpu7 at 10.1.2.3:29500: /home/ada/work/meshrun-verify-1/model: no space; "
-              "/home/ada/x; LibTorch 2.15.0; adapter"});
+              "gpu7 at 10.1.2.3:29500: /users/ada/work/meshrun-verify-1/model: no space; "
+              "/users/ada/x; LibTorch 2.15.0; adapter"});
   const auto file = ordered_json::parse(report.file(std::chrono::seconds(2), true));
   EXPECT_EQ(file.at("rows").at(0).at("found"),
             "<name> at <address>:29500: <dir>/meshrun-verify-1/model: no space; <name>/x; LibTorch "

@@ -14,7 +14,7 @@ struct ProcessStack {
   std::string place;
   // Frames of all threads, or what the tools said instead.
   std::string text;
-  // Where there is no place: why, and what to install or to allow. A sentence without its stop.
+  // The reason why `place` is empty, and what to install or to allow: a sentence without its stop.
   std::string problem;
 };
 
