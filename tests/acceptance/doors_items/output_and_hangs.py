@@ -151,6 +151,8 @@ class Bars:
         script = site.script(f"draw_{name}.py", PROGRAMS[name].replace("SECONDS", str(SECONDS)))
         command = [meshrun(), "run", "--nproc", "2", "--log-dir", site.directory / f"logs-{name}-{into}", "--", sys.executable, script]
         if into == "pipe":
+            # It is looked at from now on, and the shell may be slower.
+            self.path.touch()
             command = ["sh", "-c", " ".join(f"'{word}'" for word in command) + f" 2>&1 | cat > '{self.path}'"]
             self.process = site.start(command)
         else:
