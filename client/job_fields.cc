@@ -161,8 +161,17 @@ std::vector<JobField> MakeJobFields() {
        .keys = {"cpus_per_proc"},
        .section = kNeeds,
        .value = "N",
-       .help = "CPU slots of a rank (default 1)",
+       .help = "CPU slots of a rank (default 1); counted, and its threads; --numa-binding pins it "
+               "to cores",
        .set = NumberField(&v1::JobSpec::set_cpus_per_proc, 1, "1")},
+      {.flag = "--numa-binding",
+       .keys = {"numa_binding"},
+       .section = kNeeds,
+       .value = "MODE",
+       .help = "As torchrun's: a rank runs on the cores near its GPU: all of its NUMA node (node) "
+               "or socket (socket), a part that no other rank has (exclusive), or one cache's "
+               "(core-complex)",
+       .set = WordField(&SetNumaBinding, "write node, socket, exclusive or core-complex")},
       {.flag = "--memory",
        .keys = {"memory", "memory_bytes"},
        .section = kNeeds,

@@ -130,6 +130,21 @@ absl::Status SetGrowth(std::string_view text, v1::JobSpec* spec) {
   return absl::InvalidArgumentError(fmt::format("'{}': write checkpoint, at-once or never", text));
 }
 
+absl::Status SetNumaBinding(std::string_view text, v1::JobSpec* spec) {
+  constexpr std::pair<std::string_view, v1::NumaBinding> kNames[] = {
+      {"node", v1::NUMA_BINDING_NODE},
+      {"socket", v1::NUMA_BINDING_SOCKET},
+      {"exclusive", v1::NUMA_BINDING_EXCLUSIVE},
+      {"core-complex", v1::NUMA_BINDING_CORE_COMPLEX}};
+  for (const auto& [name, binding] : kNames) {
+    if (text != name) continue;
+    spec->set_numa_binding(binding);
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(
+      fmt::format("'{}': write node, socket, exclusive or core-complex", text));
+}
+
 bool NeedsPython(std::string_view argv0, bool argv0_is_executable) {
   return argv0.ends_with(".py") && !argv0_is_executable;
 }

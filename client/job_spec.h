@@ -31,6 +31,8 @@ absl::Status SetMesh(std::string_view text, v1::JobSpec* spec);
 absl::Status SetRecovery(std::string_view text, v1::JobSpec* spec);
 absl::Status SetReplace(std::string_view text, v1::JobSpec* spec);
 absl::Status SetGrowth(std::string_view text, v1::JobSpec* spec);
+// "node", "socket", "exclusive" or "core-complex", torchrun's, into spec->numa_binding.
+absl::Status SetNumaBinding(std::string_view text, v1::JobSpec* spec);
 
 // As torchrun does: a script that is not executable is run by python3. `argv0_is_executable`: as
 // found on this host. $PYTHON_EXEC names another interpreter.

@@ -137,6 +137,21 @@ std::string FormatRanks(const std::vector<int>& ranks) {
   return out;
 }
 
+absl::StatusOr<std::vector<std::string>> ParseGpuIds(std::string_view text) {
+  std::vector<std::string> ids;
+  for (std::string_view rest = text;;) {
+    const size_t comma = rest.find(',');
+    const std::string_view id = rest.substr(0, comma);
+    if (id.empty() || id.find_first_of(" \t") != std::string_view::npos) {
+      return absl::InvalidArgumentError(
+          fmt::format("'{}': write numbers or UUIDs of GPUs, for example 1,3,5", text));
+    }
+    ids.emplace_back(id);
+    if (comma == std::string_view::npos) return ids;
+    rest.remove_prefix(comma + 1);
+  }
+}
+
 bool NaturalLess(std::string_view a, std::string_view b) {
   size_t i = 0;
   size_t j = 0;

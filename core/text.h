@@ -25,6 +25,10 @@ absl::StatusOr<std::vector<int>> ParseRanks(std::string_view text);
 // {0, 2, 3, 4} -> "0,2-4".
 std::string FormatRanks(const std::vector<int>& ranks);
 
+// "1,3,5" or UUIDs -> each of them, in this order. INVALID_ARGUMENT: nothing stands between two
+// commas.
+absl::StatusOr<std::vector<std::string>> ParseGpuIds(std::string_view text);
+
 // True when a sorts before b with runs of digits compared as numbers: "node9" before "node10".
 bool NaturalLess(std::string_view a, std::string_view b);
 

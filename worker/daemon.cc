@@ -132,10 +132,11 @@ absl::Status Daemon::Init() {
   InventoryOverrides overrides = {.cores = options_.cores,
                                   .slots = options_.slots,
                                   .memory_bytes = options_.memory_bytes,
-                                  .ranks = options_.ranks};
+                                  .ranks = options_.ranks,
+                                  .gpu_ids = options_.gpu_ids};
   if (const char* const visible = std::getenv("CUDA_VISIBLE_DEVICES"))
     overrides.visible_devices = visible;
-  resources_ = TakeInventory(overrides);
+  MESHRUN_ASSIGN_OR_RETURN(resources_, TakeInventory(overrides));
   FindCgroups();
   ports_ = std::make_unique<PortRange>(
       PortRange::Options{.interval = options_.ports, .seed = std::hash<std::string>()(node_id())},
@@ -157,6 +158,7 @@ absl::Status Daemon::Init() {
                     .log_limit_bytes = LimitOfStream(
                         options_.log_limit_bytes, options_.running_logs_bytes, resources_.slots()),
                     .log_layout = options_.log_layout},
+          .gpus = {resources_.gpus().begin(), resources_.gpus().end()},
           .environment = options_.run_as_submitter ? WithoutUser(InheritedEnvironment(environ))
                                                    : InheritedEnvironment(environ),
           .jobs_dir = options_.jobs_dir,

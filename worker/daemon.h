@@ -51,6 +51,8 @@ struct DaemonOptions {
   std::optional<uint32_t> cores;
   std::optional<uint32_t> slots;
   std::optional<uint64_t> memory_bytes;
+  // Its GPUs, by index or UUID; empty: all that CUDA_VISIBLE_DEVICES leaves.
+  std::vector<std::string> gpu_ids;
   // Ranks of a job that leaves their number to each node; 0: 1.
   uint32_t ranks = 0;
   // Ranks run as the user who submitted their job. Needs root.

@@ -94,11 +94,11 @@ os::UniqueFd TakeFd(int fd) {
 std::optional<DaemonOptions> ParseFlags(int argc, char** argv, int* exit_code) {
   DaemonOptions options;
   options.state_dir = DefaultStateDir();
-  std::string memory, ports, orphan_timeout = "5m", stop_timeout = "10s", keep_logs = "1G",
-                             keep_logs_for, file_timeout = "10s", log_limit = "1G",
-                             log_format = "text", log_level = "info", health_check_timeout = "1m",
-                             health_interval = "30s", least_free = "32M", running_logs = "16G",
-                             limits = "memory,cpu,pids,devices";
+  std::string memory, ports, gpu_ids,
+      orphan_timeout = "5m", stop_timeout = "10s", keep_logs = "1G", keep_logs_for,
+      file_timeout = "10s", log_limit = "1G", log_format = "text", log_level = "info",
+      health_check_timeout = "1m", health_interval = "30s", least_free = "32M",
+      running_logs = "16G", limits = "memory,cpu,pids,devices";
   uint32_t cores = 0, slots = 0;
   std::vector<std::string> labels, addresses;
   std::string tee = "0", redirects = "0";
@@ -139,6 +139,9 @@ std::optional<DaemonOptions> ParseFlags(int argc, char** argv, int* exit_code) {
   auto* const slots_option =
       app.add_option("--slots", slots, "CPU slots to offer (default: the cores, at least 8)")
           ->check(CLI::Range(1u, 1u << 20));
+  app.add_option("--gpu-ids", gpu_ids,
+                 "GPUs to offer, by their numbers or UUIDs, for example 1,3,5 (default: all that "
+                 "CUDA_VISIBLE_DEVICES leaves)");
   app.add_option("--memory", memory,
                  "Memory to offer, for example 64G (default: all of the host's)");
   app.add_option("--port-range", ports, "Ports for MASTER_PORT (default: 20000-29999)");
@@ -250,6 +253,11 @@ std::optional<DaemonOptions> ParseFlags(int argc, char** argv, int* exit_code) {
   options.health = *health;
   if (*cores_option) options.cores = cores;
   if (*slots_option) options.slots = slots;
+  if (!gpu_ids.empty()) {
+    auto ids = ParseGpuIds(gpu_ids);
+    if (!ids.ok()) return wrong(Annotate(ids.status(), "--gpu-ids"));
+    options.gpu_ids = *std::move(ids);
+  }
   for (const std::string& text : labels) {
     auto label = ParseLabel(text);
     if (!label.ok()) return wrong(Annotate(label.status(), "--label"));

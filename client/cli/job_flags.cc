@@ -148,9 +148,6 @@ void AddJobFlags(FlagSet& flags, JobFlags* f) {
     flags.Refused(name, "keep the output with --log-dir, and search its files");
   }
   flags.Refused("--print-completion", "'meshrun completion bash' prints it");
-  flags.Refused("--numa-binding",
-                "name the cores in the command, for example numactl --cpunodebind=0 before it, or "
-                "taskset; LOCAL_RANK tells ranks apart");
   flags.Section("Flags");
 }
 

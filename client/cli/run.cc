@@ -61,13 +61,13 @@ absl::Status CheckFitsHere(const v1::JobSpec& spec, uint32_t cores, bool asked_f
                   Count(cores, "core"), ranks * each));
 }
 
-// As far as it is known before the worker counts its GPUs.
-uint32_t RanksHere(const v1::JobSpec& spec, uint32_t cores, uint32_t slots) {
+// As far as it is known before the worker counts its GPUs. `gpus`: how many the user names.
+uint32_t RanksHere(const v1::JobSpec& spec, uint32_t cores, uint32_t slots, size_t gpus) {
   switch (spec.procs_per_node().kind_case()) {
     case v1::ProcsPerNode::kCpu:
       return cores;
     case v1::ProcsPerNode::kGpu:
-      return slots;
+      return gpus > 0 ? static_cast<uint32_t>(gpus) : slots;
     default:
       return std::max<uint32_t>(spec.procs_per_node().count(), 1);
   }
@@ -193,6 +193,9 @@ int RunJob(const RunFlags& flags) {
     return Fail(absl::InvalidArgumentError(
         "--array: 'meshrun run' runs one job: use 'meshrun submit' on a cluster"));
   }
+  absl::StatusOr<std::vector<std::string>> gpus = std::vector<std::string>();
+  if (!flags.gpu_ids.empty()) gpus = ParseGpuIds(flags.gpu_ids);
+  if (!gpus.ok()) return Fail(Annotate(gpus.status(), "--gpu-ids"));
   std::vector<std::string> ignored = flags.ignored;
   RendezvousFlags rendezvous_flags = flags.rendezvous;
   if (!flags.job.standalone) {
@@ -219,7 +222,7 @@ int RunJob(const RunFlags& flags) {
     return Fail(status);
   }
 
-  const uint32_t ranks = RanksHere(spec, cores, slots);
+  const uint32_t ranks = RanksHere(spec, cores, slots, gpus->size());
   // Before any thread starts, too.
   OfferColumns(ranks, flags.output.tty);
   std::unique_ptr<Rendezvous> rendezvous;
@@ -246,6 +249,9 @@ int RunJob(const RunFlags& flags) {
   LocalCluster::Options local;
   local.slots = slots;
   local.trace = Trace;
+  if (!gpus->empty()) {
+    local.worker_flags.insert(local.worker_flags.end(), {"--gpu-ids", flags.gpu_ids});
+  }
   output->AddTo(&local);
   if (rendezvous != nullptr) {
     rendezvous->AddTo(&local);
@@ -361,6 +367,9 @@ void AddRun(FlagSet& root, Commands* commands) {
                "CPU slots of this host (default: its cores, at least 8; up to 8 ranks share a core "
                "where no flag says what a rank needs)",
                1, kMostSlots);
+  flags.Text("--gpu-ids", &values->gpu_ids, "IDS",
+             "GPUs of this host that its ranks may have, by number or UUID, for example 1,3,5 "
+             "(default: all that CUDA_VISIBLE_DEVICES leaves)");
   AddRunOutputFlags(flags, &values->output);
   AddOutputFlag(flags, &values->format);
   AddRendezvousFlags(flags, &values->rendezvous);

@@ -16,6 +16,8 @@ struct RunFlags {
   JobFlags job;
   RunOutputFlags output;
   uint32_t slots = 0;
+  // GPUs of this host that ranks may have, by number or UUID. Empty: all.
+  std::string gpu_ids;
   bool trace = false;
   bool leave_on_signal = false;
   std::vector<std::string> ignored;

@@ -6,11 +6,12 @@
 
 #include <charconv>
 #include <climits>
-#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <map>
 #include <string_view>
+
+#include "core/os/core_set.h"
 
 namespace meshrun {
 namespace {
@@ -19,26 +20,6 @@ namespace fs = std::filesystem;
 
 constexpr int kMostNodes = 1024;
 constexpr int kBits = sizeof(unsigned long) * CHAR_BIT;
-
-// "0-3,8,10-11".
-cpu_set_t cores_of_list(const std::string& list) {
-  cpu_set_t cores;
-  CPU_ZERO(&cores);
-  const char* text = list.c_str();
-  while (*text != '\0') {
-    char* end = nullptr;
-    const long first = std::strtol(text, &end, 10);
-    if (end == text) break;
-    long last = first;
-    if (*end == '-') last = std::strtol(end + 1, &end, 10);
-    for (long core = first; core <= last && core < CPU_SETSIZE; ++core) {
-      CPU_SET(static_cast<size_t>(core), &cores);
-    }
-    text = *end == ',' ? end + 1 : end;
-    if (*end != ',') break;
-  }
-  return cores;
-}
 
 // Cores of each node that has some, in the order of the nodes' numbers.
 std::map<int, cpu_set_t> cores_of_nodes(const std::string& nodes) {
@@ -55,7 +36,12 @@ std::map<int, cpu_set_t> cores_of_nodes(const std::string& nodes) {
     std::string list;
     std::ifstream file(entry->path() / "cpulist");
     if (problem != std::errc() || parsed != last || !std::getline(file, list)) continue;
-    const cpu_set_t cores = cores_of_list(list);
+    const auto numbers = os::ParseCoreSet(list);
+    cpu_set_t cores;
+    CPU_ZERO(&cores);
+    for (const int core : numbers.value_or(os::CoreSet())) {
+      if (core < CPU_SETSIZE) CPU_SET(static_cast<size_t>(core), &cores);
+    }
     if (CPU_COUNT(&cores) > 0) found[node] = cores;
   }
   return found;

@@ -34,6 +34,7 @@ class JobFields(TypedDict, total=False):
     mesh: Union[str, Mapping[str, int]]
     gpus_per_proc: int
     cpus_per_proc: int
+    numa_binding: str
     memory: Union[int, str]
     memory_bytes: int
     env: Mapping[str, Union[str, bytes, int, float, None]]
@@ -314,6 +315,7 @@ SETTERS: dict[str, Callable[[str, object, Any], None]] = {
     "mesh": _set_mesh,
     "gpus_per_proc": _number_field("gpus_per_proc", 0, "1"),
     "cpus_per_proc": _number_field("cpus_per_proc", 1, "1"),
+    "numa_binding": _choice_field("numa_binding", {"node": 1, "socket": 2, "exclusive": 3, "core-complex": 4}),
     "memory": _amount_field("memory_bytes"),
     "memory_bytes": _amount_field("memory_bytes"),
     "env": _set_env,

@@ -135,7 +135,7 @@ class Rank:
 class JobSpec:
     """What was asked for, with defaults filled in. The names are those of job.yaml and Client.submit.
 
-    procs_per_node: a number, "gpu" or "cpu". env: names alone, the values are for the ranks. memory_bytes: per rank, 0
+    procs_per_node: a number, "gpu", "cpu", or "node" where each node says its own. env: names alone, the values are for the ranks. memory_bytes: per rank, 0
     reserves nothing. None: not set.
     """
 
@@ -168,6 +168,8 @@ class JobSpec:
     partition: str
     log_bytes: int
     private: bool
+    virtual_local_rank: bool
+    numa_binding: Optional[str]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -328,7 +330,7 @@ def _spec_of(message: Any) -> JobSpec:
         env=tuple(os.fsdecode(entry.name) for entry in message.env),
         min_nodes=message.min_nodes,
         max_nodes=message.max_nodes,
-        procs_per_node=kind if kind in ("gpu", "cpu") else procs.count,
+        procs_per_node=kind if kind in ("gpu", "cpu", "node") else procs.count,
         gpus_per_proc=_optional(message, "gpus_per_proc"),
         cpus_per_proc=message.cpus_per_proc,
         memory_bytes=message.memory_bytes,
@@ -350,6 +352,8 @@ def _spec_of(message: Any) -> JobSpec:
         partition=message.partition,
         log_bytes=message.log_bytes,
         private=message.private,
+        virtual_local_rank=message.virtual_local_rank,
+        numa_binding={1: "node", 2: "socket", 3: "exclusive", 4: "core-complex"}.get(message.numa_binding),
     )
 
 

@@ -57,6 +57,8 @@ std::vector<FieldCase> Cases() {
        [](v1::JobSpec& spec) { spec.set_gpus_per_proc(2); }},
       {"--cpus-per-proc", "cpus_per_proc", "4", "4",
        [](v1::JobSpec& spec) { spec.set_cpus_per_proc(4); }},
+      {"--numa-binding", "numa_binding", "core-complex", "core-complex",
+       [](v1::JobSpec& spec) { spec.set_numa_binding(v1::NUMA_BINDING_CORE_COMPLEX); }},
       {"--memory", "memory,memory_bytes", "7G", "7G",
        [](v1::JobSpec& spec) { spec.set_memory_bytes(uint64_t{7} << 30); }},
       {"--env", "env", "SEED=8", "{SEED: 8}",

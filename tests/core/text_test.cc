@@ -52,6 +52,12 @@ TEST(RanksTextTest, RangesRoundTrip) {
     EXPECT_FALSE(ParseRanks(wrong).ok()) << wrong;
 }
 
+TEST(GpuIdsTextTest, AreNumbersOrUuidsInTheirOrder) {
+  EXPECT_THAT(*ParseGpuIds("5,1,GPU-3f"), ElementsAre("5", "1", "GPU-3f"));
+  for (const char* wrong : {"", "1,,2", "1,", ",1", "1, 2"})
+    EXPECT_FALSE(ParseGpuIds(wrong).ok()) << wrong;
+}
+
 TEST(NaturalOrderTest, ComparesRunsOfDigitsAsNumbers) {
   std::vector<std::string> names = {"node10", "node9", "node09b", "node1", "gpu2-n1"};
   std::sort(names.begin(), names.end(), NaturalLess);

@@ -106,6 +106,19 @@ TEST(RankEnvironmentTest, ThreadsAreTheSlotsOfARank) {
   EXPECT_EQ(EnvironmentOf(record, 0).at("OMP_NUM_THREADS"), "3");
 }
 
+TEST(RankEnvironmentTest, ARankHasNoMoreThreadsThanCoresThatItIsBoundTo) {
+  v1::GenerationRecord record = TwoOfFour();
+  record.mutable_prepare()->mutable_spec()->set_cpus_per_proc(3);
+  HostFacts host = kHost;
+  host.cores_of_ranks = {{0, 1}, {2, 3, 4, 5}};
+  EXPECT_EQ(EnvironmentOf(record, 0, {}, host).at("OMP_NUM_THREADS"), "2");
+  EXPECT_EQ(EnvironmentOf(record, 1, {}, host).at("OMP_NUM_THREADS"), "3");
+  record.mutable_prepare()->mutable_ranks()->RemoveLast();
+  record.mutable_prepare()->mutable_spec()->set_cpus_per_proc(1);
+  host.cores_of_ranks = {{2, 3, 4, 5}};
+  EXPECT_EQ(EnvironmentOf(record, 0, {}, host).at("OMP_NUM_THREADS"), "4") << "alone on its host";
+}
+
 TEST(RankEnvironmentTest, ListsTheJobsGpusOfTheHostByLocalRank) {
   v1::GenerationRecord record = TwoOfFour();
   record.mutable_prepare()->mutable_ranks(0)->add_gpus(5);
@@ -233,6 +246,18 @@ TEST(LaunchPlanTest, RunsTheProgramWithTheCommandsArguments) {
   EXPECT_EQ(rank.error_file(), "/logs/3.error.json");
   EXPECT_EQ(rank.report_socket(), "/g/r3.sock");
   EXPECT_EQ(EnvMap(rank.env()).at("RANK"), "3");
+}
+
+TEST(LaunchPlanTest, TheCoresOfARankAreThoseOfItsPlaceOnTheHost) {
+  v1::GenerationRecord record = TwoOfFour();
+  HostFacts host = kHost;
+  host.cores_of_ranks = {{0, 1}, {2, 3}};
+  // A process that lives on keeps its cores, and the other one gets its own.
+  record.mutable_prepare()->mutable_ranks(0)->set_process_generation(6);
+  const auto launch = MakeLaunch(record, "/srv/train", "/srv", {}, host, {"/g", "/logs"}, {});
+  ASSERT_EQ(launch.ranks_size(), 1);
+  EXPECT_EQ(launch.ranks(0).rank(), 3);
+  EXPECT_THAT(launch.ranks(0).cores(), ElementsAre(2, 3));
 }
 
 TEST(LaunchPlanTest, AShippedJobsCommandIsItsArguments) {

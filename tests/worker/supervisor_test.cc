@@ -12,9 +12,11 @@
 #include <cstring>
 #include <map>
 
+#include "core/os/core_set.h"
 #include "core/os/files.h"
 #include "core/os/process_stat.h"
 #include "core/proto_time.h"
+#include "core/text.h"
 #include "tests/worker/support/supervisor_harness.h"
 
 namespace meshrun::worker {
@@ -74,6 +76,35 @@ TEST(SupervisorTest, GivesRanksTheirOwnSessionAndTheVariablesOfStart) {
   ASSERT_EQ(lines.size(), 3u);
   EXPECT_EQ(lines[0], "20001");
   EXPECT_EQ(lines[1], lines[2]);
+}
+
+TEST(SupervisorTest, RunsARankAndWhatItStartsOnItsCoresAlone) {
+  SupervisorHarness supervisor;
+  const os::CoreSet all = os::OwnCores();
+  const std::string show = "sh -c 'grep Cpus_allowed_list /proc/self/status'";
+  supervisor.AddRank(show).add_cores(static_cast<uint32_t>(all.back()));
+  supervisor.AddRank(show);
+  supervisor.Spawn();
+  supervisor.Connect();
+  supervisor.Start();
+  supervisor.AwaitExits(2);
+  const auto bound = os::ReadFile(supervisor.Path("0.stdout.log"));
+  const auto free = os::ReadFile(supervisor.Path("1.stdout.log"));
+  ASSERT_TRUE(bound.ok() && free.ok());
+  EXPECT_EQ(*bound, "Cpus_allowed_list:\t" + std::to_string(all.back()) + "\n");
+  EXPECT_EQ(*free, "Cpus_allowed_list:\t" + FormatRanks(all) + "\n");
+}
+
+TEST(SupervisorTest, SaysThatACoreIsNotThere) {
+  SupervisorHarness supervisor;
+  supervisor.AddRank("true").add_cores(9999);
+  supervisor.Spawn();
+  supervisor.Connect();
+  supervisor.Start();
+  const auto exit = supervisor.AwaitExits(1)[0];
+  EXPECT_EQ(exit.exit_code(), 126);
+  ASSERT_EQ(exit.last_lines_size(), 1);
+  EXPECT_EQ(exit.last_lines(0), "meshrun: cannot start on cores 9999: Invalid argument");
 }
 
 TEST(SupervisorTest, PassesASignalToTheNamedProcessAlone) {

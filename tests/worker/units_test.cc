@@ -217,12 +217,35 @@ TEST(VisibleGpusTest, FollowsCudasRules) {
   EXPECT_THAT(visible("1,-1,2"), ElementsAre(1));
 }
 
+TEST(ChooseGpusTest, OffersThoseThatAreNamedInTheirOrder) {
+  std::vector<v1::Gpu> gpus(6);
+  for (int i = 0; i < 6; ++i) {
+    gpus[i].set_index(i);
+    gpus[i].set_uuid("GPU-" + std::string(4, static_cast<char>('a' + i)));
+  }
+  const auto chosen = [&](const std::vector<std::string>& ids) {
+    std::vector<int> out;
+    for (const v1::Gpu& gpu : *ChooseGpus(gpus, ids)) out.push_back(static_cast<int>(gpu.index()));
+    return out;
+  };
+  const auto error = [&](const std::vector<std::string>& ids) {
+    return std::string(ChooseGpus(gpus, ids).status().message());
+  };
+  EXPECT_THAT(chosen({"5", "1", "GPU-dddd"}), ElementsAre(5, 1, 3));
+  EXPECT_EQ(error({"1", "6"}),
+            "--gpu-ids 1,6: there is no GPU 6 here, or CUDA_VISIBLE_DEVICES hides it: write of "
+            "0,1,2,3,4,5");
+  EXPECT_EQ(error({"1", "GPU-bbbb"}), "--gpu-ids 1,GPU-bbbb names GPU 1 twice");
+  gpus.clear();
+  EXPECT_EQ(error({"0"}), "--gpu-ids 0: this host has no GPU, or CUDA_VISIBLE_DEVICES hides them");
+}
+
 TEST(InventoryTest, OffersAtLeastEightSlotsOrWhatItIsTold) {
-  const v1::Resources all = TakeInventory({});
+  const v1::Resources all = *TakeInventory({});
   EXPECT_GE(all.slots(), 8u);
   EXPECT_GE(all.slots(), all.cores());
   EXPECT_GT(all.memory_bytes(), 0u);
-  const v1::Resources told = TakeInventory({.slots = 3, .memory_bytes = 1 << 30});
+  const v1::Resources told = *TakeInventory({.slots = 3, .memory_bytes = 1 << 30});
   EXPECT_EQ(told.slots(), 3u);
   EXPECT_EQ(told.memory_bytes(), uint64_t{1} << 30);
 }

@@ -58,6 +58,8 @@ class Generations {
     IdSource& ids;
     // Without the agent's address, which is each job's own.
     HostFacts facts;
+    // What it offers.
+    std::vector<v1::Gpu> gpus;
     Environment environment;
     std::string jobs_dir;
     SupervisorProgram supervisor;
@@ -182,7 +184,10 @@ class Generations {
                                                  const std::string& token);
   // Where ranks of other users find what is theirs; empty: they are the daemon's user's.
   std::string RanksDirectory(const std::string& job_id) const;
-  v1::SupervisorLaunch PlanLaunch(const v1::GenerationRecord& record, const GenerationPaths& paths);
+  // Cores of each rank; empty: the job binds none. INVALID_ARGUMENT: they cannot be bound here.
+  absl::StatusOr<std::vector<os::CoreSet>> PlanCores(const v1::Prepare& prepare) const;
+  v1::SupervisorLaunch PlanLaunch(const v1::GenerationRecord& record, const GenerationPaths& paths,
+                                  std::vector<os::CoreSet> cores_of_ranks);
   void OnFilesWritten(const Key& key, const std::shared_ptr<Preparation>& preparation);
   void OnSaved(const Key& key, EventLoop::TimerId saving, const absl::Status& status);
   // Whatever the preparation does from now on, nothing comes of it.

@@ -15,7 +15,9 @@
 #include "core/text.h"
 #include "core/utf8.h"
 #include "worker/generations/generations.h"
+#include "worker/inventory/core_topology.h"
 #include "worker/launch/launch_plan.h"
+#include "worker/launch/numa_binding.h"
 
 namespace meshrun::worker {
 namespace {
@@ -75,7 +77,8 @@ void Generations::Prepare(const v1::Fence& fence, const v1::Prepare& prepare) {
   }
   deferred_.erase(key.first);
   const absl::Status begun = keeps ? Continue(fence, prepare) : Create(fence, prepare);
-  if (!begun.ok()) RefusePrepare(fence, begun);
+  // What the job asks for cannot be had here: nobody is to try it again.
+  if (!begun.ok()) RefusePrepare(fence, begun, absl::IsInvalidArgument(begun));
 }
 
 void Generations::PrepareDeferred(const std::string& job_id) {
@@ -103,11 +106,20 @@ absl::StatusOr<v1::GenerationRecord> Generations::NewRecord(const v1::Fence& fen
   return record;
 }
 
+absl::StatusOr<std::vector<os::CoreSet>> Generations::PlanCores(const v1::Prepare& prepare) const {
+  const v1::NumaBinding binding = prepare.spec().numa_binding();
+  if (binding == v1::NUMA_BINDING_UNSPECIFIED) return std::vector<os::CoreSet>();
+  return BindRanks(binding, ReadCoreTopology(os::OwnCores()), host_.gpus,
+                   {prepare.ranks().begin(), prepare.ranks().end()});
+}
+
 v1::SupervisorLaunch Generations::PlanLaunch(const v1::GenerationRecord& record,
-                                             const GenerationPaths& paths) {
+                                             const GenerationPaths& paths,
+                                             std::vector<os::CoreSet> cores_of_ranks) {
   const v1::JobSpec& spec = record.prepare().spec();
   HostFacts facts = host_.facts;
   facts.agent_address = "unix:" + AgentSocketPath(host_.state_dir, record.fence().job_id());
+  facts.cores_of_ranks = std::move(cores_of_ranks);
   // Empty: the submitter's home.
   const std::string working_dir =
       paths.ranks.empty() ? WorkingDirectory(spec, host_.environment) : spec.working_dir();
@@ -130,6 +142,7 @@ std::string Generations::RanksDirectory(const std::string& job_id) const {
 
 absl::Status Generations::Create(const v1::Fence& fence, const v1::Prepare& prepare) {
   const Key key = {fence.job_id(), fence.generation()};
+  MESHRUN_ASSIGN_OR_RETURN(std::vector<os::CoreSet> cores, PlanCores(prepare));
   MESHRUN_ASSIGN_OR_RETURN(const v1::GenerationRecord record,
                            NewRecord(fence, prepare, host_.ids.Suffix(kTokenLength)));
   Preparation::Plan plan;
@@ -143,7 +156,7 @@ absl::Status Generations::Create(const v1::Fence& fence, const v1::Prepare& prep
   if (!agent_sockets_.contains(key.first)) {
     plan.agent_socket = AgentSocketPath(host_.state_dir, key.first);
   }
-  plan.launch = PlanLaunch(record, plan.paths);
+  plan.launch = PlanLaunch(record, plan.paths, std::move(cores));
   plan.cgroups = &host_.cgroups;
   plan.node_id = host_.state_dir.node_id();
   plan.limits = LimitsFor(prepare, host_.limits, /*beside=*/0);
@@ -236,12 +249,14 @@ absl::Status Generations::Continue(const v1::Fence& fence, const v1::Prepare& pr
   for (const Key& lower : KeysOf(*processes)) {
     if (!Find(lower)->generation->started()) Drop(lower);
   }
+  MESHRUN_ASSIGN_OR_RETURN(std::vector<os::CoreSet> cores, PlanCores(prepare));
   MESHRUN_ASSIGN_OR_RETURN(v1::GenerationRecord record,
                            NewRecord(fence, prepare, processes->record().token()));
   const GenerationPaths paths = {processes->directory(),
                                  host_.state_dir.LogDirectory(key.first, key.second),
                                  RanksDirectory(key.first)};
-  *record.mutable_launches() = std::move(*PlanLaunch(record, paths).mutable_ranks());
+  *record.mutable_launches() =
+      std::move(*PlanLaunch(record, paths, std::move(cores)).mutable_ranks());
   if (!record.launches().empty()) HoldLogs(*processes, key.second);
   // Until the last of those that are left out has gone.
   const auto beside =

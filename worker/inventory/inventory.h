@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/statusor.h"
 #include "meshrun/v1/common.pb.h"
 
 namespace meshrun::worker {
@@ -22,14 +23,21 @@ struct InventoryOverrides {
   uint32_t ranks = 0;
   // CUDA_VISIBLE_DEVICES of the daemon: the others are not offered.
   std::optional<std::string> visible_devices;
+  // These alone are offered, in this order, each by its index or UUID. Empty: all.
+  std::vector<std::string> gpu_ids;
 };
 
-// Slots default to the cores, but at least 8: small ranks share cores well.
-v1::Resources TakeInventory(const InventoryOverrides& overrides);
+// Slots default to the cores, but at least 8: small ranks share cores well. INVALID_ARGUMENT: a GPU
+// of `gpu_ids` that is not there, and those that are.
+absl::StatusOr<v1::Resources> TakeInventory(const InventoryOverrides& overrides);
 
 // The GPUs of `gpus` that CUDA_VISIBLE_DEVICES = `visible` names, by index or by (the beginning of
 // a) UUID. Pure.
 std::vector<v1::Gpu> VisibleGpus(const std::vector<v1::Gpu>& gpus, const std::string& visible);
+
+// Those that `ids` name, in their order. Pure. INVALID_ARGUMENT as of TakeInventory.
+absl::StatusOr<std::vector<v1::Gpu>> ChooseGpus(const std::vector<v1::Gpu>& gpus,
+                                                const std::vector<std::string>& ids);
 
 // N of each /dev/nvidiaN that there is.
 std::vector<uint32_t> NvidiaMinors();

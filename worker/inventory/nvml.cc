@@ -1,10 +1,13 @@
 #include "worker/inventory/nvml.h"
 
 #include <dlfcn.h>
+#include <fmt/format.h>
 
 #include <memory>
+#include <string>
 
 #include "core/log.h"
+#include "worker/inventory/core_topology.h"
 
 namespace meshrun::worker {
 namespace {
@@ -13,6 +16,11 @@ namespace {
 using Device = struct nvmlDevice_st*;
 struct Memory {
   unsigned long long total, free, used;
+};
+struct PciInfo {
+  char legacy_address[16];
+  unsigned domain, bus, device, device_id, subsystem_id;
+  char address[32];
 };
 constexpr int kSuccess = 0;
 
@@ -38,6 +46,7 @@ std::vector<v1::Gpu> ListGpus() {
   const auto name = Symbol<int (*)(Device, char*, unsigned)>(l, "nvmlDeviceGetName");
   const auto memory = Symbol<int (*)(Device, Memory*)>(l, "nvmlDeviceGetMemoryInfo");
   const auto minor = Symbol<int (*)(Device, unsigned*)>(l, "nvmlDeviceGetMinorNumber");
+  const auto pci = Symbol<int (*)(Device, PciInfo*)>(l, "nvmlDeviceGetPciInfo_v3");
   if (!init || !shutdown || !count_devices || !handle || !uuid || !name || !memory) {
     log::Warning("libnvidia-ml.so.1 lacks a function");
     return gpus;
@@ -63,6 +72,14 @@ std::vector<v1::Gpu> ListGpus() {
     if (memory(device, &bytes) == kSuccess) gpu.set_memory_bytes(bytes.total);
     unsigned number = 0;
     if (minor && minor(device, &number) == kSuccess) gpu.set_minor(number);
+    PciInfo place = {};
+    if (pci && pci(device, &place) == kSuccess) {
+      const std::string address =
+          fmt::format("{:04x}:{:02x}:{:02x}.0", place.domain, place.bus, place.device);
+      if (const auto node = NumaNodeOfDevice(address)) {
+        gpu.set_numa_node(static_cast<uint32_t>(*node));
+      }
+    }
   }
   shutdown();
   return gpus;

@@ -70,6 +70,10 @@ v1::SupervisorLaunch MakeLaunch(const v1::GenerationRecord& record, const std::s
                           : first ? fmt::format("{}/r{}.sock", paths.directory, rank)
                                   : fmt::format("{}/r{}.{}", paths.directory, rank, generation));
     out.set_stack_file(StackFilePath(paths, rank, generation));
+    if (!host.cores_of_ranks.empty()) {
+      const os::CoreSet& cores = host.cores_of_ranks[static_cast<size_t>(i)];
+      out.mutable_cores()->Assign(cores.begin(), cores.end());
+    }
     const Environment env = RankEnvironment(inherited, record, i, host, out);
     for (const auto& [name, value] : env) SetEnv(*out.mutable_env(), name, value);
   }

@@ -65,9 +65,14 @@ Environment RankEnvironment(const Environment& inherited, const v1::GenerationRe
   for (const v1::EnvEntry& entry : prepare.spec().env()) env[entry.name()] = entry.value();
   env.emplace("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1");
   // One thread per slot. A rank that is alone on its host, and whose job asks for no number of
-  // CPUs, gets all cores: OpenMP itself does not see the limits of a cgroup or of --cores.
+  // CPUs, gets all cores: OpenMP itself does not see the limits of a cgroup or of --cores. No rank
+  // has more threads than cores that it is bound to.
   uint32_t threads = CpusPerProc(prepare.spec());
   if (local_world_size == 1 && threads == 1) threads = host.cores;
+  if (!host.cores_of_ranks.empty()) {
+    const size_t bound = host.cores_of_ranks[static_cast<size_t>(local_rank)].size();
+    threads = std::min(threads, static_cast<uint32_t>(bound));
+  }
   env.emplace("OMP_NUM_THREADS", fmt::format("{}", threads));
   // A script's output must reach its log when it is printed, not when a buffer is full.
   env.emplace("PYTHONUNBUFFERED", "1");

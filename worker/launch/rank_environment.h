@@ -4,7 +4,9 @@
 #include <cstdint>
 #include <map>
 #include <string>
+#include <vector>
 
+#include "core/os/core_set.h"
 #include "meshrun/v1/supervisor.pb.h"
 #include "worker/launch/log_layout.h"
 
@@ -35,6 +37,8 @@ struct HostFacts {
   // For GLOO_SOCKET_IFNAME of jobs of several hosts: the interface with this host's address, where
   // the host's own name leads to the loopback. Empty: the name leads out.
   std::string gloo_interface = "";
+  // On which each rank of the job runs, by local rank. Empty: on all of them.
+  std::vector<os::CoreSet> cores_of_ranks = {};
   // Limit of each output file of a rank; 0: none.
   uint64_t log_limit_bytes = 0;
   LogLayout log_layout = {};

@@ -13,9 +13,11 @@
 #include <vector>
 
 #include "core/exit_codes.h"
+#include "core/os/core_set.h"
 #include "core/os/fd.h"
 #include "core/os/files.h"
 #include "core/status.h"
+#include "core/text.h"
 #include "worker/cgroups/cgroups.h"
 #include "worker/supervisor/rank_user.h"
 
@@ -99,8 +101,16 @@ absl::StatusOr<pid_t> StartRank(const v1::RankLaunch& launch, const EnvEntries& 
   if (pid > 0) return pid;
 
   ::setsid();
+  // First, so that what cannot be had is said in the rank's own output.
+  if (streams.in) ::dup2(streams.in.get(), STDIN_FILENO);
+  ::dup2(streams.out.get(), STDOUT_FILENO);
+  ::dup2(streams.err.get(), STDERR_FILENO);
   if (const absl::Status entered = EnterCgroup(cgroup); !entered.ok()) {
     Refuse("in its cgroup " + std::string(entered.message()), errno);
+  }
+  if (const os::CoreSet cores(launch.cores().begin(), launch.cores().end());
+      !cores.empty() && !os::RunOn(cores)) {
+    Refuse("on cores " + FormatRanks(cores), errno);
   }
   if (user != nullptr && !Become(*user).ok()) Refuse("as " + user->name(), errno);
   // After the change of user, which clears it.
@@ -114,9 +124,6 @@ absl::StatusOr<pid_t> StartRank(const v1::RankLaunch& launch, const EnvEntries& 
   sigset_t none;
   sigemptyset(&none);
   ::sigprocmask(SIG_SETMASK, &none, nullptr);
-  if (streams.in) ::dup2(streams.in.get(), STDIN_FILENO);
-  ::dup2(streams.out.get(), STDOUT_FILENO);
-  ::dup2(streams.err.get(), STDERR_FILENO);
   if (!working_dir.empty() && ::chdir(working_dir.c_str()) != 0) {
     Refuse("in " + working_dir, errno);
   }

@@ -2,12 +2,13 @@
 of flags is that of the release in torchrun_flags.json; the soak run compares it with the torchrun that is installed."""
 
 import json
+import os
 import pathlib
 import re
 import subprocess
 import sys
 
-from harness import ROOT, check, meshrun, not_applicable, passed, skip_soak
+from harness import ROOT, binary, check, meshrun, not_applicable, passed, skip_soak
 
 sys.path.append(str(ROOT / "tests/soak"))
 from environments import TORCH, Missing, environment
@@ -59,7 +60,63 @@ def effects(site):
     yield "--signals-to-handle", ["--signals-to-handle", "SIGKILL"], says, 2, "cannot be handled"
     yield "--shutdown-timeout", [*two, "--shutdown-timeout", 1], [lasts], 1, "exit code 4"
     yield "--shutdown-timeout", ["--shutdown-timeout", "soon"], says, 2, "write a whole number"
+    yield "--numa-binding", ["--numa-binding", "node"], says, 0, "0 0 1"
     yield "--virtual-local-rank", [*two, "--virtual-local-rank"], says, 0, r"(?s)(?=.*0 0 2 default)(?=.*1 0 2 default)"
+
+
+CORES = "import os\nprint(os.environ['RANK'], *sorted(os.sched_getaffinity(0)), os.environ['OMP_NUM_THREADS'], flush=True)\n"
+
+
+def cores(site):
+    """--numa-binding: each rank's cores, in a job without GPUs, on as many nodes as this host has."""
+    script = site.script("cores.py", CORES, mode=0o644)
+
+    def ranks(mode, count):
+        code, out, err, _ = site.run([meshrun(), "run", "--nproc-per-node", count, "--slots", 64, "--numa-binding", mode, script])
+        found = {}
+        for line in out.splitlines() if code == 0 else ():
+            rank, *numbers = map(int, line.rpartition(": ")[2].split())
+            found[rank] = numbers[:-1]
+        return found, err
+
+    mine = sorted(os.sched_getaffinity(0))
+    for mode in ("node", "socket", "core-complex"):
+        found, err = ranks(mode, 2)
+        check(sorted(found) == [0, 1] and all(set(each) <= set(mine) for each in found.values()), f"--numa-binding {mode}: {found} {err}")
+    found, err = ranks("exclusive", 2)
+    apart = sorted(found) == [0, 1] and found[0] and found[1] and not set(found[0]) & set(found[1])
+    check(apart or "share the physical cores of NUMA node" in err, f"--numa-binding exclusive: {found} {err}")
+    _, err = ranks("exclusive", 2 * len(mine) + 1)
+    check("share the physical cores of NUMA node" in err, f"more ranks than cores: {err}")
+    code, _, err, _ = site.run([meshrun(), "run", "--numa-binding", "nearby", script])
+    check(code == 2 and "write node, socket, exclusive or core-complex" in err, err)
+    return f"exclusive: {found[0]} and {found[1]}" if apart else "one core for all"
+
+
+def gpus(site):
+    """--gpu-ids: those GPUs of the host alone, in this order, on a host that a library says to have six."""
+    driver = site.directory / "driver"
+    driver.mkdir()
+    (driver / "libnvidia-ml.so.1").symlink_to(binary("//tests/acceptance/ranks:libtest_gpus.so"))
+    env = {**site.env, "LD_LIBRARY_PATH": str(driver), "MESHRUN_TEST_GPUS": "6"}
+    env.pop("CUDA_VISIBLE_DEVICES", None)
+    script = site.script("gpus.py", "import os\nprint(*(os.environ[n] for n in ('RANK', 'LOCAL_RANK', 'CUDA_VISIBLE_DEVICES', 'MESHRUN_GPUS')))\n",
+                         mode=0o644)
+
+    def run(*words, visible=None):
+        done = subprocess.run([meshrun(), "run", *map(str, words), script], cwd=site.directory, text=True, stdin=subprocess.DEVNULL,
+                              env={**env, **({"CUDA_VISIBLE_DEVICES": visible} if visible else {})}, capture_output=True, timeout=60)
+        return done.returncode, sorted(line.rpartition(": ")[2] for line in done.stdout.splitlines()), done.stderr
+
+    code, lines, err = run("--gpu-ids", "1,3,5", "--nproc-per-node", "gpu")
+    check(code == 0 and lines == ["0 0 1,3,5 1", "1 1 1,3,5 3", "2 2 1,3,5 5"], f"--gpu-ids 1,3,5: {code} {lines} {err}")
+    code, lines, err = run("--gpu-ids", "4,2", "--nproc-per-node", 2)
+    check(code == 0 and lines == ["0 0 4,2 4", "1 1 4,2 2"], f"--gpu-ids 4,2: {code} {lines} {err}")
+    for words, visible, says in ((("--gpu-ids", "1,7"), None, "there is no GPU 7 here"), (("--gpu-ids", "1,3"), "0,1", "there is no GPU 3 here"),
+                                 (("--gpu-ids", "1,1"), None, "names GPU 1 twice"), (("--gpu-ids", "1,,3"), None, "for example 1,3,5"),
+                                 (("--gpu-ids", "1,3", "--nproc-per-node", 3, "--gpus-per-proc", 1), None, "GPU")):
+        code, lines, err = run(*words, visible=visible)
+        check(code in (1, 2) and says in err, f"{' '.join(map(str, words))}: exit code {code}: {lines} {err}")
 
 
 def check_effects(site):
@@ -89,7 +146,10 @@ def flags_of_torchrun(torchrun):
 
 def run(site):
     count = check_effects(site)
-    figures = f"{count} flags of torchrun {TABLE['torch']}: each has its effect, or a sentence"
+    bound = cores(site)
+    gpus(site)
+    figures = (f"{count} flags of torchrun {TABLE['torch']}: each has its effect, or a sentence; --numa-binding {bound}; --gpu-ids 1,3,5 of "
+               "six")
     if skip_soak():
         return passed(figures, "the comparison with torchrun's own list")
     try:

@@ -156,7 +156,7 @@ def keeps_its_gpus(site):
     cluster = SharedCluster(site, separate_users=False)
     driver = site.directory / "driver"
     driver.mkdir()
-    (driver / "libnvidia-ml.so.1").symlink_to(binary("//tests/acceptance/ranks:libone_gpu.so"))
+    (driver / "libnvidia-ml.so.1").symlink_to(binary("//tests/acceptance/ranks:libtest_gpus.so"))
     # The GPU has no device that a cgroup could keep from others.
     cluster.add("n1", "--limits", "none", env={"LD_LIBRARY_PATH": str(driver), "CUDA_VISIBLE_DEVICES": "0"})
     check(len(cluster.node("n1")["resources"].get("gpus", [])) == 1, "n1 does not offer its GPU")
