@@ -102,16 +102,28 @@ PlacementResult Continuation::PlaceAgain(Job& job, std::vector<const v1::Node*> 
   return result;
 }
 
+std::vector<const v1::Node*> Continuation::NodesFor(const Job& job, std::string* waits) const {
+  std::vector<const v1::Node*> nodes = departures_.Candidates(job, waits);
+  // Ranks go on where they are, whatever the checks of their host find.
+  for (const Member& member : job.members) {
+    if (member.ended) continue;
+    const v1::Node& node = nodes_.Find(member.node_id)->record;
+    if (node.state() == v1::NODE_STATE_UNHEALTHY && !node.drained()) nodes.push_back(&node);
+  }
+  return nodes;
+}
+
+bool Continuation::GoesOnWithout(Job& job, const Node& leaving) {
+  std::string waits;
+  std::vector<const v1::Node*> nodes = NodesFor(job, &waits);
+  std::erase_if(nodes, [&](const v1::Node* node) { return node->node_id() == leaving.id(); });
+  return PlaceAgain(job, std::move(nodes), /*avoided_too=*/true).placement.has_value();
+}
+
 std::optional<NextGeneration> Continuation::Plan(Job& job) {
   if (!TakesGenerations(job) || job.record.cancel_requested()) return std::nullopt;
   std::string waits;
-  std::vector<const v1::Node*> nodes = departures_.Candidates(job, &waits);
-  // Ranks go on where they are, whatever the checks of their host find.
-  for (const Member& member : job.members) {
-    const v1::Node& node = nodes_.Find(member.node_id)->record;
-    const bool goes_on = node.state() == v1::NODE_STATE_UNHEALTHY && !node.drained();
-    if (!member.ended && goes_on) nodes.push_back(&node);
-  }
+  std::vector<const v1::Node*> nodes = NodesFor(job, &waits);
   // While the job waits for other nodes, it does not fall back on one that it avoids.
   PlacementResult result = PlaceAgain(job, nodes, /*avoided_too=*/waits.empty());
   if (!result.placement.has_value()) return std::nullopt;

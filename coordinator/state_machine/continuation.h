@@ -56,8 +56,13 @@ class Continuation {
   // Places the job as if the resources of its living members were free. `avoided_too`: if nothing
   // else fits, nodes that the job avoids are used too.
   PlacementResult PlaceAgain(Job& job, std::vector<const v1::Node*> nodes, bool avoided_too);
+  // Whether the job finds a place when this node leaves it, and those that leave it already.
+  bool GoesOnWithout(Job& job, const Node& leaving);
 
  private:
+  // That its next generation may use now. `*waits`: as of Departures::Candidates.
+  std::vector<const v1::Node*> NodesFor(const Job& job, std::string* waits) const;
+
   Context& context_;
   NodeTable& nodes_;
   JobTable& jobs_;

@@ -20,6 +20,11 @@ void Growth::GrowAll() {
     Job& job = *jobs_.Find(job_id);
     const v1::Growth growth = job.view.spec().growth();
     if (growth == v1::GROWTH_NEVER || job.members.size() >= MaxNodes(job.view.spec())) continue;
+    // Whoever has stopped its ranks is looking at them.
+    if (job.view.has_paused_since()) {
+      again_.Set(job_id, context_.now + kTimeToSay);
+      continue;
+    }
     if (growth != v1::GROWTH_AT_ONCE) {
       if (!job.record.may_grow()) continue;
       job.record.set_may_grow(false);

@@ -80,19 +80,16 @@ void Hangs::OnProgress(const StepChange& change) {
     watch.longest = std::max(watch.longest, context_.now - WaitsSince(job, watch));
     KeepLongest(job, watch);
   }
-  if (watch.suspected) {
+  if (watch.suspicion.has_value()) {
     context_.Record("StepsGoOn", job.id(), "",
                     fmt::format("step {} after {} without one", step,
                                 FormatDuration(context_.now - WaitsSince(job, watch))));
   }
   // An earlier term may have suspected it.
-  if (watch.suspected || watch.step >= 0) SetHang(job, "");
+  if (watch.suspicion.has_value() || watch.step >= 0) SetHang(job, "");
   watch.step = step;
   watch.at = context_.now;
-  watch.suspected = watch.told = false;
-  watch.missing.clear();
-  watch.places.clear();
-  watch.problems.clear();
+  watch.suspicion.reset();
   const auto limit = Limit(job, watch);
   if (limit.has_value()) {
     deadlines_.Set(job.id(), context_.now + *limit);
@@ -159,10 +156,10 @@ std::pair<int, std::string> Hangs::Evidence(const Job& job, const Watch& watch) 
 }
 
 void Hangs::Suspect(Job& job, Watch& watch) {
-  watch.suspected = true;
-  watch.suspected_at = context_.now;
   const auto [rank, text] = Evidence(job, watch);
-  watch.text = text;
+  Suspicion& suspicion = watch.suspicion.emplace();
+  suspicion.at = context_.now;
+  suspicion.text = text;
   context_.Record("HangSuspected", job.id(),
                   rank < 0 ? "" : job.view.ranks(rank).assignment().node_id(), text);
   for (const Member& member : job.members) {
@@ -173,7 +170,7 @@ void Hangs::Suspect(Job& job, Watch& watch) {
     message.mutable_dump()->set_request(kRequest);
     context_.Send(node->session_id, std::move(message));
     for (int at = member.first_rank; at < member.first_rank + member.rank_count; ++at) {
-      if (job.view.ranks(at).state() == v1::RANK_STATE_RUNNING) watch.missing.insert(at);
+      if (job.view.ranks(at).state() == v1::RANK_STATE_RUNNING) suspicion.missing.insert(at);
     }
   }
   SetHang(job, text);
@@ -190,30 +187,31 @@ void Hangs::Upload(uint64_t call_id, const v1::UploadStackRequest& request) {
   Job* const job = jobs_.Find(request.fence().job_id());
   const auto found = watches_.find(request.fence().job_id());
   const int rank = request.stack().rank();
-  if (job == nullptr || found == watches_.end() ||
+  Suspicion* const suspicion =
+      found == watches_.end() || !found->second.suspicion ? nullptr : &*found->second.suspicion;
+  if (job == nullptr || suspicion == nullptr ||
       found->second.generation != request.fence().generation() ||
-      found->second.missing.erase(rank) == 0) {
+      !job->IsOn(rank, request.fence().node_id()) || suspicion->missing.erase(rank) == 0) {
     context_.Reply(call_id, absl::NotFoundError(fmt::format(
                                 "job {} does not hang, or the place of rank {} is known",
                                 request.fence().job_id(), rank)));
     return;
   }
-  Watch& watch = found->second;
   const v1::RankStack& stack = request.stack();
   if (!stack.place().empty()) {
-    watch.places[rank] = std::string(Utf8Prefix(stack.place(), kMostPlace));
+    suspicion->places[rank] = std::string(Utf8Prefix(stack.place(), kMostPlace));
   } else if (!stack.error().empty()) {
-    watch.problems[rank] = std::string(Utf8Prefix(stack.error(), kMostProblem));
+    suspicion->problems[rank] = std::string(Utf8Prefix(stack.error(), kMostProblem));
   }
   context_.Reply(call_id, v1::UploadStackResponse());
-  if (watch.missing.empty()) TellPlaces(*job, watch);
+  if (suspicion->missing.empty()) TellPlaces(*job, *suspicion);
 }
 
-void Hangs::TellPlaces(Job& job, const Watch& watch) {
-  const std::string places = DescribePlaces(watch.places, watch.problems);
+void Hangs::TellPlaces(Job& job, const Suspicion& suspicion) {
+  const std::string places = DescribePlaces(suspicion.places, suspicion.problems);
   if (places.empty()) return;
   context_.Record("HangStacks", job.id(), "", places);
-  SetHang(job, fmt::format("{}; {}", watch.text, places));
+  SetHang(job, fmt::format("{}; {}", suspicion.text, places));
 }
 
 std::optional<Hangs::Verdict> Hangs::NextHung() {
@@ -228,21 +226,22 @@ std::optional<Hangs::Verdict> Hangs::NextHung() {
     }
     Watch& watch = found->second;
     if (PutOff(*job, watch)) continue;
-    if (!watch.suspected) {
+    if (!watch.suspicion.has_value()) {
       Suspect(*job, watch);
       continue;
     }
-    if (!watch.told) {
-      watch.told = true;
-      if (!watch.missing.empty()) TellPlaces(*job, watch);
-      deadlines_.Set(job->id(), watch.suspected_at + kDumpTime);
+    Suspicion& suspicion = *watch.suspicion;
+    if (!suspicion.told) {
+      suspicion.told = true;
+      if (!suspicion.missing.empty()) TellPlaces(*job, suspicion);
+      deadlines_.Set(job->id(), suspicion.at + kDumpTime);
       continue;
     }
     const bool may_kill =
         job->view.spec().has_hang_timeout() || job->view.spec().max_restarts() > 0;
     if (!may_kill) continue;
     auto [rank, text] = Evidence(*job, watch);
-    if (const std::string places = DescribePlaces(watch.places, {}); !places.empty()) {
+    if (const std::string places = DescribePlaces(suspicion.places, {}); !places.empty()) {
       text += "; " + places;
     }
     watches_.erase(found);
@@ -251,12 +250,13 @@ std::optional<Hangs::Verdict> Hangs::NextHung() {
   return std::nullopt;
 }
 
-bool Hangs::PutOff(const Job& job, Watch& watch) {
+bool Hangs::PutOff(Job& job, Watch& watch) {
   const auto limit = Limit(job, watch);
   if (!limit.has_value()) return false;
   const SteadyNanos since = job.view.has_paused_since() ? context_.now : WaitsSince(job, watch);
   if (since + *limit <= context_.now) return false;
-  watch.suspected = false;
+  watch.suspicion.reset();
+  SetHang(job, "");
   deadlines_.Set(job.id(), since + *limit);
   return true;
 }

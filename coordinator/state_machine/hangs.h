@@ -71,14 +71,9 @@ class Hangs {
   void Postpone();
 
  private:
-  struct Watch {
-    uint64_t generation = 0;
-    int64_t step = -1;
+  // What is known of a job whose limit is over.
+  struct Suspicion {
     SteadyNanos at{0};
-    int intervals = 0;
-    std::chrono::nanoseconds longest{0};
-    bool suspected = false;
-    SteadyNanos suspected_at{0};
     // What people were told then.
     std::string text;
     // kStackTime is over.
@@ -89,16 +84,24 @@ class Hangs {
     // By rank: the reason why its place is not known.
     std::map<int, std::string> problems;
   };
+  struct Watch {
+    uint64_t generation = 0;
+    int64_t step = -1;
+    SteadyNanos at{0};
+    int intervals = 0;
+    std::chrono::nanoseconds longest{0};
+    std::optional<Suspicion> suspicion;
+  };
   void KeepLongest(Job& job, const Watch& watch);
   // When it began to wait for the next step: a pause does not count.
   static SteadyNanos WaitsSince(const Job& job, const Watch& watch);
   // Absent: not watched.
   std::optional<std::chrono::nanoseconds> Limit(const Job& job, const Watch& watch) const;
   // True: its ranks are paused, or were until lately. It is looked at again later.
-  bool PutOff(const Job& job, Watch& watch);
+  bool PutOff(Job& job, Watch& watch);
   void Suspect(Job& job, Watch& watch);
   // Tells people the places that are known, and why others are not.
-  void TellPlaces(Job& job, const Watch& watch);
+  void TellPlaces(Job& job, const Suspicion& suspicion);
   void SetHang(Job& job, std::string text);
   // The rank to blame, or -1, and a sentence.
   std::pair<int, std::string> Evidence(const Job& job, const Watch& watch) const;

@@ -115,7 +115,12 @@ void Inquiries::Ask(uint64_t call_id, Inquiry& inquiry, const Job& job, const Me
 const Inquiries::Inquiry* Inquiries::Take(uint64_t call_id, Kind kind, uint64_t request,
                                           const v1::Fence& fence, int rank) {
   const auto found = inquiries_.find(request);
-  if (found == inquiries_.end() || found->second.kind != kind ||
+  // A rank's host says where it stands; the rank itself sends its flight record.
+  const Job* const job = jobs_.Find(fence.job_id());
+  const bool is_its_hosts =
+      kind != Kind::kStack || (job != nullptr && job->view.generation() == fence.generation() &&
+                               job->IsOn(rank, fence.node_id()));
+  if (found == inquiries_.end() || found->second.kind != kind || !is_its_hosts ||
       found->second.job_id != fence.job_id() || found->second.generation != fence.generation() ||
       found->second.missing.erase(rank) == 0) {
     context_.Reply(call_id, absl::NotFoundError(fmt::format(

@@ -162,6 +162,8 @@ struct Job {
   Member* FindMember(const std::string& node_id);
   // The same while the job is active and the member has not ended; else null.
   Member* FindLiveMember(const std::string& node_id);
+  // Whether the rank of the current generation is that node's.
+  bool IsOn(int rank, const std::string& node_id) const;
   // Whether ranks of the current generation, or of those from which it goes on, have run there.
   bool HasRunOn(const std::string& node_id) const;
   // A node that has failed the job twice: others are preferred to it. One that could not prepare it

@@ -39,11 +39,12 @@ bool EnoughIsFree(const PlacementRequest& request) {
 }  // namespace
 
 Queue::Queue(Context& context, NodeTable& nodes, JobTable& jobs, Departures& departures,
-             Generations& generations)
+             Continuation& continuation, Generations& generations)
     : context_(context),
       nodes_(nodes),
       jobs_(jobs),
       departures_(departures),
+      continuation_(continuation),
       generations_(generations) {
   jobs_.reason_of = [this](const Job& job) { return ReasonOf(job); };
 }

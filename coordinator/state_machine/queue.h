@@ -23,6 +23,7 @@
 #include <string>
 #include <vector>
 
+#include "coordinator/state_machine/continuation.h"
 #include "coordinator/state_machine/departures.h"
 #include "coordinator/state_machine/generations.h"
 #include "coordinator/state_machine/reservation.h"
@@ -32,7 +33,7 @@ namespace meshrun::coordinator {
 class Queue {
  public:
   Queue(Context& context, NodeTable& nodes, JobTable& jobs, Departures& departures,
-        Generations& generations);
+        Continuation& continuation, Generations& generations);
 
   // Called at the end of a batch. True: a pass that was due, because nodes or the head of the queue
   // had changed, has looked at the whole queue.
@@ -129,13 +130,14 @@ class Queue {
   // With kNone it only answers what kRestartable would do.
   enum class Move { kNone, kRestartable, kAll };
   void MoveJobs(Node& node, Move which, v1::DrainNodeResponse* response);
-  // FAILED_PRECONDITION: a job has no more nodes than it needs.
-  absl::Status CheckMayLeave(const Node& node) const;
+  // FAILED_PRECONDITION: a job cannot go on without it.
+  absl::Status CheckMayLeave(const Node& node);
 
   Context& context_;
   NodeTable& nodes_;
   JobTable& jobs_;
   Departures& departures_;
+  Continuation& continuation_;
   Generations& generations_;
   std::optional<Head> head_;
   // By account or partition, the first job in this pass that its quota keeps back: those behind it

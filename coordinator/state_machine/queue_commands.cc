@@ -9,6 +9,7 @@
 
 #include "coordinator/state_machine/queue.h"
 #include "core/job_spec.h"
+#include "core/mesh_messages.h"
 #include "core/proto_time.h"
 #include "core/signal_name.h"
 #include "core/text.h"
@@ -197,16 +198,20 @@ void Queue::RemoveNode(uint64_t call_id, const v1::RemoveNodeRequest& request) {
   context_.Reply(call_id, std::move(response));
 }
 
-absl::Status Queue::CheckMayLeave(const Node& node) const {
-  for (const std::string& job_id : node.jobs) {
+absl::Status Queue::CheckMayLeave(const Node& node) {
+  // A trial placement takes the job from the node, and gives it back.
+  const std::set<std::string> here(node.jobs.begin(), node.jobs.end());
+  for (const std::string& job_id : here) {
     Job* const job = jobs_.Find(job_id);
     const Member* const member = job == nullptr ? nullptr : job->FindMember(node.id());
     if (member == nullptr || member->ended) continue;
-    const uint32_t least = MinNodes(job->view.spec());
-    if (job->members_alive > least) continue;
+    if (continuation_.GoesOnWithout(*job, node)) continue;
+    const v1::JobSpec& spec = job->view.spec();
+    const std::string mesh =
+        spec.mesh().empty() ? "" : ", in the mesh " + FormatMesh(AxesOf(spec.mesh()));
     return absl::FailedPreconditionError(
-        fmt::format("{} cannot leave: job {} needs at least {}, and runs on {}", node.record.name(),
-                    job_id, Count(least, "node"), job->members_alive));
+        fmt::format("{} cannot leave: without it job {} cannot go on: it needs at least {}{}",
+                    node.record.name(), job_id, Count(MinNodes(spec), "node"), mesh));
   }
   return absl::OkStatus();
 }

@@ -180,6 +180,8 @@ void GoOn(const GenerationKeyOf& key, const Running& running,
   record.clear_finished_generation();
   job.clear_stragglers();
   job.clear_hang();
+  record.clear_paused_ranks();
+  job.clear_paused_since();
   job.clear_groups();
   job.set_generation(generation);
   job.set_world_size(prepare.world_size());

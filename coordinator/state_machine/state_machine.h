@@ -96,7 +96,7 @@ class StateMachine {
     Growth growth{context, nodes, jobs, departures, continuation, generations};
     Hangs hangs{context, nodes, jobs, blocked};
     Stragglers stragglers{context, jobs};
-    Queue queue{context, nodes, jobs, departures, generations};
+    Queue queue{context, nodes, jobs, departures, continuation, generations};
     Dependencies dependencies{jobs, generations};
     Audit audit{context, jobs};
     // In this term.

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <csignal>
 #include <utility>
 
 #include "meshrun/v1/job_service.pb.h"
@@ -97,6 +98,23 @@ void Client::Cancel(bool now) {
                           [this, now](const absl::Status& status, const MessagePtr&) {
                             if (!absl::IsUnavailable(status)) return;
                             world_.timeline.After(seconds(1), [this, now] { Cancel(now); });
+                          });
+}
+
+void Client::Pause(nanoseconds time) {
+  Signal(SIGSTOP);
+  world_.timeline.After(time, [this] { Signal(SIGCONT); });
+}
+
+void Client::Signal(int signal) {
+  if (job_id_.empty()) return;
+  v1::StateEvent event;
+  event.mutable_signal_job()->set_job_id(job_id_);
+  event.mutable_signal_job()->set_signal(signal);
+  world_.coordinator.Call(std::move(event), nullptr,
+                          [this, signal](const absl::Status& status, const MessagePtr&) {
+                            if (signal != SIGCONT || !absl::IsUnavailable(status)) return;
+                            world_.timeline.After(seconds(1), [this, signal] { Signal(signal); });
                           });
 }
 

@@ -19,6 +19,8 @@ class Client {
   void Submit();
   // Gives up when the job has not been submitted yet.
   void Cancel(bool now);
+  // Stops all its ranks for that long, as far as the coordinator knows.
+  void Pause(nanoseconds time);
   const std::string& name() const { return spec_.name(); }
   bool submitted() const { return !job_id_.empty(); }
   // The watch has shown the end of the job.
@@ -29,6 +31,8 @@ class Client {
   static constexpr int kMostAnswers = 4;
 
   void OnSubmitted(const absl::Status& status, const MessagePtr& response);
+  // SIGCONT is sent until it is answered.
+  void Signal(int signal);
   void Watch();
 
   World& world_;

@@ -21,6 +21,17 @@ nanoseconds Pause(Random& random) {
   }
 }
 
+// Until it is answered: a host that stays drained would keep jobs waiting for ever.
+void Undrain(World& world, const std::string& name) {
+  v1::StateEvent undrain;
+  undrain.mutable_undrain_node()->set_node(name);
+  world.coordinator.Call(
+      std::move(undrain), nullptr, [&world, name](const absl::Status& status, const MessagePtr&) {
+        if (!absl::IsUnavailable(status)) return;
+        world.timeline.After(seconds(1), [&world, name] { Undrain(world, name); });
+      });
+}
+
 void EndARank(World& world, Host& host) {
   const auto ranks = host.LiveRanks();
   if (ranks.empty()) return;
@@ -55,10 +66,21 @@ void Partition(World& world, Host& host) {
   });
 }
 
+// The host's place in its jobs is for others; it may have new ones after a while.
+void Leave(World& world, Host& host) {
+  const std::string name = host.options().name;
+  world.timeline.Note(name + ": is asked to leave");
+  v1::StateEvent leave;
+  leave.mutable_drain_node()->set_node(name);
+  leave.mutable_drain_node()->set_leaves(true);
+  world.coordinator.Call(std::move(leave), nullptr, [](const absl::Status&, const MessagePtr&) {});
+  world.timeline.After(Pause(world.random), [&world, name] { Undrain(world, name); });
+}
+
 void Happen(World& world, const std::vector<std::unique_ptr<Client>>& clients) {
   Random& random = world.random;
   Host& host = *world.hosts[random.Below(world.hosts.size())];
-  switch (random.Below(20)) {
+  switch (random.Below(22)) {
     case 0:
     case 1:
       host.CrashDaemon(Pause(random));
@@ -99,6 +121,12 @@ void Happen(World& world, const std::vector<std::unique_ptr<Client>>& clients) {
       break;
     case 14:
       world.coordinator.HangDisk(Pause(random));
+      break;
+    case 20:
+      clients[random.Below(clients.size())]->Pause(Pause(random));
+      break;
+    case 21:
+      Leave(world, host);
       break;
     case 15:
       if (random.OneIn(2)) clients[random.Below(clients.size())]->Cancel(random.OneIn(2));

@@ -53,6 +53,19 @@ class ContinuationTest : public ::testing::Test {
     if (expected) request.set_expected_step(*expected);
     return h.answer(h.Call(std::move(event))).status;
   }
+  // To all ranks of the job.
+  void Signal(const std::string& job_id, int signal) {
+    v1::StateEvent event;
+    event.mutable_signal_job()->set_job_id(job_id);
+    event.mutable_signal_job()->set_signal(signal);
+    ASSERT_TRUE(h.answer(h.Call(std::move(event))).status.ok());
+  }
+  absl::Status Leave(const std::string& node) {
+    v1::StateEvent event;
+    event.mutable_drain_node()->set_node(node);
+    event.mutable_drain_node()->set_leaves(true);
+    return h.answer(h.Call(std::move(event))).status;
+  }
   // The worker and its ranks are cut off.
   void Lose(FakeWorker& worker) {
     worker.deaf = true;

@@ -451,6 +451,65 @@ TEST_F(ContinuationTest, RanksThatCannotGoOnInProcessAreStartedAnewToGrowAtOnce)
   EXPECT_EQ(Count(first, &v1::OpenSessionResponse::has_stop), 2);
 }
 
+TEST_F(ContinuationTest, APausedJobGrowsOnceItsRanksGoOn) {
+  for (const bool in_process : {true, false}) {
+    const std::string suffix = in_process ? "a" : "b";
+    FakeWorker& first = Add("node1" + suffix);
+    first.in_process = in_process;
+    v1::JobSpec spec = Elastic(1, 2, 8);
+    spec.set_growth(v1::GROWTH_AT_ONCE);
+    const std::string id = Run(spec);
+    Signal(id, SIGSTOP);
+    h.Advance(2 * Growth::kTimeToSay);
+    FakeWorker& second = Add("node2" + suffix);
+    h.Advance(10 * Growth::kTimeToSay);
+    EXPECT_EQ(h.job(id).generation(), 1u);
+    EXPECT_EQ(Count(first, &v1::OpenSessionResponse::has_stop), 0);
+    Signal(id, SIGCONT);
+    h.Advance(Growth::kTimeToSay);
+    h.Advance(seconds(1));
+    EXPECT_EQ(h.job(id).world_size(), 16u) << "in process: " << in_process;
+    h.Cancel(id);
+    for (FakeWorker* worker : {&first, &second}) h.Say(*worker, {worker->Goodbye()});
+  }
+}
+
+// Where a scheduler takes several hosts back at once.
+TEST_F(ContinuationTest, NodesLeaveAJobThatGoesOnWithoutAllOfThem) {
+  Add("node1");
+  FakeWorker& second = Add("node2");
+  FakeWorker& third = Add("node3");
+  second.stubborn = third.stubborn = true;
+  const std::string id = Run(Elastic(2, 3));
+  ASSERT_EQ(h.job(id).world_size(), 3u);
+  EXPECT_TRUE(Leave("node2").ok());
+  const absl::Status refused = Leave("node3");
+  EXPECT_EQ(refused.message(),
+            fmt::format("node3 cannot leave: without it job {} cannot go on: it needs at least 2 "
+                        "nodes",
+                        id));
+  EXPECT_FALSE(h.node(third).drained());
+  EXPECT_TRUE(h.node(second).drained());
+}
+
+TEST_F(ContinuationTest, ANodeStaysWhereTheMeshNeedsIt) {
+  Add("node1");
+  Add("node2");
+  v1::JobSpec spec = Elastic(1, 2);
+  v1::MeshAxis& axis = *spec.add_mesh();
+  axis.set_name("spatial");
+  axis.set_size(2);
+  const std::string id = Run(spec);
+  EXPECT_EQ(Leave("node2").message(),
+            fmt::format("node2 cannot leave: without it job {} cannot go on: it needs at least 1 "
+                        "node, in the mesh spatial=2",
+                        id));
+  Add("node3");
+  EXPECT_TRUE(Leave("node2").ok()) << "another one takes its place";
+  h.Advance(seconds(10));
+  EXPECT_EQ(h.state(id), v1::JOB_STATE_RUNNING) << h.job(id).reason();
+}
+
 TEST_F(ContinuationTest, AJobOfWhichARankHasFinishedIsNotStartedAnewToGrow) {
   FakeWorker& first = h.AddWorker("node1", 2);
   v1::JobSpec spec = Elastic(1, 3, 2);
@@ -787,11 +846,13 @@ TEST_F(ContinuationTest, AHangSaysWhereTheRanksStandBeforeAnythingIsKilled) {
     (*message.mutable_progress_report()->mutable_progress())[rank].set_step(step);
     h.Say(worker, {message});
   };
-  const auto upload = [&](int rank, const std::string& place) {
+  const auto upload = [&](int rank, const std::string& place, bool right_host = true) {
     v1::StateEvent event;
     v1::UploadStackRequest& request = *event.mutable_upload_stack();
     request.mutable_fence()->set_job_id(id);
     request.mutable_fence()->set_generation(1);
+    request.mutable_fence()->set_node_id((rank == 0) == right_host ? first.node_id()
+                                                                   : second.node_id());
     request.set_request(Hangs::kRequest);
     request.mutable_stack()->set_rank(rank);
     request.mutable_stack()->set_place(place);
@@ -802,6 +863,7 @@ TEST_F(ContinuationTest, AHangSaysWhereTheRanksStandBeforeAnythingIsKilled) {
   h.Advance(seconds(5));
   ASSERT_EQ(Count(second, &v1::OpenSessionResponse::has_dump), 1);
   EXPECT_THAT(h.job(id).hang(), HasSubstr("no step after step 1 for 5s"));
+  EXPECT_EQ(upload(0, "wrong", /*right_host=*/false), absl::StatusCode::kNotFound);
   EXPECT_EQ(upload(0, "wait (train.py:9)"), absl::StatusCode::kOk);
   EXPECT_EQ(upload(0, "twice"), absl::StatusCode::kNotFound);
   EXPECT_FALSE(h.HasEvent("HangStacks"));
@@ -833,6 +895,7 @@ TEST_F(ContinuationTest, AHangIsToldWithThePlacesThatHaveComeInTime) {
   v1::UploadStackRequest& request = *event.mutable_upload_stack();
   request.mutable_fence()->set_job_id(id);
   request.mutable_fence()->set_generation(1);
+  request.mutable_fence()->set_node_id(first.node_id());
   request.set_request(Hangs::kRequest);
   request.mutable_stack()->set_error("no gdb is installed");
   h.Call(std::move(event));

@@ -181,21 +181,37 @@ TEST_F(ElasticLimitsTest, APauseIsNoHang) {
   v1::JobSpec spec = Elastic(1, 1);
   *spec.mutable_hang_timeout() = ToProtoDuration(seconds(30));
   const std::string id = Run(spec);
-  const auto send = [&](int signal) {
-    v1::StateEvent event;
-    event.mutable_signal_job()->set_job_id(id);
-    event.mutable_signal_job()->set_signal(signal);
-    ASSERT_TRUE(h.answer(h.Call(std::move(event))).status.ok());
-  };
   Report(worker, id, 0, 1);
   h.Advance(seconds(20));
-  send(SIGSTOP);
+  Signal(id, SIGSTOP);
   h.Advance(seconds(600));
-  send(SIGCONT);
+  Signal(id, SIGCONT);
   h.Advance(seconds(29));
   EXPECT_FALSE(h.HasEvent("HangSuspected"));
   h.Advance(seconds(1));
   EXPECT_TRUE(h.HasEvent("HangSuspected"));
+}
+
+// People stop the ranks of a job that hangs, to look at them.
+TEST_F(ElasticLimitsTest, AHangThatIsFoundAgainAfterAPauseHasItsWholeTime) {
+  FakeWorker& worker = Add("node1");
+  v1::JobSpec spec = Elastic(1, 1);
+  *spec.mutable_hang_timeout() = ToProtoDuration(seconds(30));
+  const std::string id = Run(spec);
+  Report(worker, id, 0, 1);
+  h.Advance(seconds(35));
+  EXPECT_EQ(Count(worker, &v1::OpenSessionResponse::has_dump), 1);
+  EXPECT_NE(h.job(id).hang(), "");
+  Signal(id, SIGSTOP);
+  h.Advance(seconds(600));
+  EXPECT_EQ(h.job(id).hang(), "") << "while it is paused nothing hangs";
+  Signal(id, SIGCONT);
+  h.Advance(seconds(30));
+  ASSERT_EQ(Count(worker, &v1::OpenSessionResponse::has_dump), 2);
+  h.Advance(Hangs::kDumpTime - milliseconds(100));
+  EXPECT_EQ(h.job(id).generation(), 1u);
+  h.Advance(milliseconds(200));
+  EXPECT_EQ(h.job(id).generation(), 2u);
 }
 
 TEST_F(ElasticLimitsTest, StepsThatCountAnewInEachEpochAreNoHang) {

@@ -138,11 +138,14 @@ class StacksTest : public ::testing::Test {
     }
     return nullptr;
   }
-  absl::Status Upload(uint64_t request, int rank) {
+  // By the rank's host, or by another one.
+  absl::Status Upload(uint64_t request, int rank, const FakeWorker* by = nullptr) {
     v1::StateEvent event;
     v1::UploadStackRequest& upload = *event.mutable_upload_stack();
     upload.mutable_fence()->set_job_id(id_);
     upload.mutable_fence()->set_generation(1);
+    upload.mutable_fence()->set_node_id(
+        by != nullptr ? by->node_id() : h.job(id_).ranks(rank).assignment().node_id());
     upload.set_request(request);
     upload.mutable_stack()->set_rank(rank);
     upload.mutable_stack()->set_place("step (train.py:12)");
@@ -181,6 +184,8 @@ TEST_F(StacksTest, OnlyTheHostsOfTheRanksThatAreAskedForAreAsked) {
 TEST_F(StacksTest, AHostThatDoesNotAnswerIsNamedForEachOfItsRanks) {
   id_ = h.Submit(MakeSpec(2, 1));
   const uint64_t call = Ask();
+  EXPECT_EQ(Upload(AskedOf(first)->request(), 0, &second).code(), absl::StatusCode::kNotFound)
+      << "it is not there";
   EXPECT_TRUE(Upload(AskedOf(first)->request(), 0).ok());
   h.Advance(seconds(21));
   ASSERT_THAT(StacksOf(call), SizeIs(2));

@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <csignal>
 #include <string>
 #include <vector>
 
@@ -105,6 +106,26 @@ TEST_F(RollCallTest, ALaterGenerationOfAJobGoesOn) {
   EXPECT_EQ(h.job(id).generation(), 2u);
   EXPECT_EQ(h.job(id).restarts(), 1u);
   EXPECT_EQ(Running(id), 2u);
+}
+
+// Whoever had stopped the ranks of the generation in the copy has not stopped these.
+TEST_F(RollCallTest, ALaterGenerationIsNotPaused) {
+  const std::string id = h.SubmitAs("ada", Restartable(1, 2));
+  v1::StateEvent stop;
+  stop.mutable_signal_job()->set_job_id(id);
+  stop.mutable_signal_job()->set_signal(SIGSTOP);
+  ASSERT_TRUE(h.answer(h.Call(std::move(stop))).status.ok());
+  ASSERT_TRUE(h.job(id).has_paused_since());
+  Copy();
+  FakeWorker* const host = h.job(id).ranks(0).node_name() == "node1" ? first : second;
+  h.Say(*host, host->Exit(id, 0, 1));
+  h.Advance(seconds(20));
+  ASSERT_EQ(h.job(id).generation(), 2u);
+  h.RestoreCopy(copy_);
+  EXPECT_EQ(h.job(id).generation(), 2u);
+  EXPECT_FALSE(h.job(id).has_paused_since());
+  EXPECT_EQ(h.machine().jobs().all().at(id).record.paused_ranks_size(), 0);
+  EXPECT_TRUE(h.job(id).has_running_since()) << "its time limit runs";
 }
 
 // It ran in the copy, or waited there; nobody runs it now.
