@@ -1,4 +1,4 @@
-"""Item 6: ranks of Open MPI and of MPICH, as launched and as a communicator; the C and Fortran examples, in valgrind too."""
+"""Item 6: ranks of Open MPI and of MPICH, as launched and as a communicator; the C and Fortran examples, in valgrind too; OpenFOAM."""
 
 import concurrent.futures
 import os
@@ -7,6 +7,7 @@ import re
 import shutil
 import sys
 
+from doors_items import openfoam
 from harness import ROOT, check, passed, skip_soak
 
 sys.path.insert(0, str(ROOT / "tests/launchers"))
@@ -189,7 +190,11 @@ def run(site):
     figures.append(said)
     figures.append(in_valgrind(tools, heat))
     if skip_soak():
-        return passed("; ".join(figures), "Fortran with Open MPI, C++, CMake")
+        return passed("; ".join(figures), "Fortran with Open MPI, C++, CMake, OpenFOAM")
     heat_closure(tools, "openmpi", 1200, 3)
     figures += [in_cpp(tools), by_cmake(tools)]
+    try:
+        figures.append(openfoam.run(tools, mpirun))
+    except openfoam.Missing as missing:
+        figures.append(f"OpenFOAM: n/a, {missing}")
     return passed("; ".join(figures))
