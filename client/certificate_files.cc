@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cstdlib>
@@ -12,6 +11,7 @@
 #include "core/certificates/certificate.h"
 #include "core/certificates/expiry.h"
 #include "core/os/files.h"
+#include "core/os/host_name.h"
 #include "core/os/private_directory.h"
 #include "core/os/user.h"
 #include "core/rpc/roles.h"
@@ -56,11 +56,6 @@ absl::StatusOr<Validity> Within(const KeyPair& authority, Validity validity) {
   return absl::FailedPreconditionError("the authority's certificate has ended: make another");
 }
 
-std::string OwnHostName() {
-  char name[256] = {};
-  return ::gethostname(name, sizeof(name) - 1) == 0 ? name : "";
-}
-
 absl::StatusOr<Subject> SubjectOf(const CertificateRequest& request) {
   rpc::Roles roles = 0;
   Subject subject;
@@ -88,7 +83,7 @@ absl::StatusOr<Subject> SubjectOf(const CertificateRequest& request) {
     subject.uris.push_back(std::string(rpc::kNodeUri) + node);
   }
   if (subject.server) {
-    subject.hosts = {"localhost", "127.0.0.1", "::1", OwnHostName()};
+    subject.hosts = {"localhost", "127.0.0.1", "::1", os::HostName()};
     subject.hosts.insert(subject.hosts.end(), request.hosts.begin(), request.hosts.end());
     std::sort(subject.hosts.begin(), subject.hosts.end());
     subject.hosts.erase(std::unique(subject.hosts.begin(), subject.hosts.end()),

@@ -14,6 +14,7 @@
 #include "core/log.h"
 #include "core/os/boot_time.h"
 #include "core/os/files.h"
+#include "core/os/host_name.h"
 #include "core/os/process.h"
 #include "core/os/user.h"
 #include "core/proto_time.h"
@@ -79,7 +80,7 @@ absl::Status Daemon::Init() {
   if (const auto path = rpc::UnixPath(options_.coordinator)) {
     MESHRUN_RETURN_IF_ERROR(rpc::MakeSocketDirectory(*path));
   }
-  if (options_.name.empty()) options_.name = HostName();
+  if (options_.name.empty()) options_.name = os::HostName();
   // Three channels: values and logs never delay a heartbeat. The first is the session's.
   for (auto& channel : channels_) {
     MESHRUN_ASSIGN_OR_RETURN(

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 #include <netdb.h>
 #include <sys/socket.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <memory>
@@ -12,17 +11,13 @@
 #include "core/hash.h"
 #include "core/os/fd.h"
 #include "core/os/files.h"
+#include "core/os/host_name.h"
 #include "core/os/routes.h"
 #include "core/rpc/security.h"
 #include "core/status.h"
 #include "core/utf8.h"
 
 namespace meshrun::worker {
-
-std::string HostName() {
-  char name[256] = {};
-  return ::gethostname(name, sizeof(name) - 1) == 0 && name[0] != '\0' ? name : "localhost";
-}
 
 absl::StatusOr<std::string> AddressFacing(const std::string& coordinator) {
   if (rpc::IsLocalAddress(coordinator)) return "127.0.0.1";
@@ -108,7 +103,7 @@ std::string GlooInterface(const std::vector<std::string>& addresses) {
   std::string interface = os::InterfaceOf(addresses.front());
   if (interface.empty()) return "";
   const std::string hosts = os::ReadFile("/etc/hosts").value_or("");
-  return os::LeadsToLoopback(HostName(), hosts) ? interface : "";
+  return os::LeadsToLoopback(os::HostName(), hosts) ? interface : "";
 }
 
 }  // namespace meshrun::worker

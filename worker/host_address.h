@@ -1,4 +1,4 @@
-// What this host is called, and where others reach it.
+// Where others reach this host.
 #pragma once
 
 #include <string>
@@ -7,8 +7,6 @@
 #include "absl/status/statusor.h"
 
 namespace meshrun::worker {
-
-std::string HostName();
 
 // The address of this host on the way to `coordinator` ("host:port"): what its peers on that
 // network can use too. 127.0.0.1 where the coordinator is on this host (loopback, Unix socket).

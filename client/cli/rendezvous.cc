@@ -12,6 +12,7 @@
 
 #include "client/cli/arguments.h"
 #include "client/cli/context.h"
+#include "core/os/host_name.h"
 #include "core/os/process.h"
 #include "core/os/user.h"
 #include "core/rpc/security.h"
@@ -82,11 +83,6 @@ std::string Difference(const v1::JobSpec& ours, const v1::JobSpec& theirs) {
 }
 
 }  // namespace
-
-std::string HostName() {
-  char name[256] = {};
-  return ::gethostname(name, sizeof(name) - 1) == 0 && name[0] != '\0' ? name : "localhost";
-}
 
 std::vector<std::string> RendezvousFlags::Given() const {
   std::vector<std::string> names;
@@ -221,8 +217,8 @@ absl::StatusOr<std::unique_ptr<Rendezvous>> Rendezvous::Prepare(const Rendezvous
                       out->endpoint_.port));
     }
   }
-  out->node_name_ = out->node_rank_ ? fmt::format("node{}-{}", *out->node_rank_, HostName())
-                                    : fmt::format("{}-{}", HostName(), ::getpid());
+  out->node_name_ = out->node_rank_ ? fmt::format("node{}-{}", *out->node_rank_, os::HostName())
+                                    : fmt::format("{}-{}", os::HostName(), ::getpid());
   MESHRUN_RETURN_IF_ERROR(out->TakeSecret(conf, flags, context, signal));
   return out;
 }
@@ -346,7 +342,7 @@ void Rendezvous::AddTo(LocalCluster::Options* options) const {
   options->node_name = node_name_;
   options->lifeline_of =
       fmt::format("the 'meshrun run' {}on {}",
-                  node_rank_ ? fmt::format("of node rank {} ", *node_rank_) : "", HostName());
+                  node_rank_ ? fmt::format("of node rank {} ", *node_rank_) : "", os::HostName());
   options->node_address = !local_addr_.empty() ? local_addr_ : host_ ? endpoint_.host : "";
   options->security_flags = {"--tls-cert", tls_.cert, "--tls-key", tls_.key, "--tls-ca", tls_.ca};
 }

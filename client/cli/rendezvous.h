@@ -39,9 +39,6 @@ struct RendezvousFlags {
   std::vector<std::string> Given() const;
 };
 
-// This host's name, "localhost" where it has none.
-std::string HostName();
-
 void AddRendezvousFlags(FlagSet& flags, RendezvousFlags* values);
 
 // What `--rdzv-conf` says. INVALID_ARGUMENT: the part and what is wrong with it.

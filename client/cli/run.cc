@@ -22,6 +22,7 @@
 #include "core/exit_codes.h"
 #include "core/job_spec.h"
 #include "core/os/cores.h"
+#include "core/os/host_name.h"
 #include "core/os/process.h"
 #include "core/proto_time.h"
 #include "core/status.h"
@@ -131,7 +132,7 @@ void SetPrefix(const RunFlags& flags, const JobContext& context, RunOutput* outp
   if (text.empty()) return;
   const LinePrefix prefix{.text = text,
                           .role = flags.job.role.empty() ? "default" : flags.job.role,
-                          .host = HostName()};
+                          .host = os::HostName()};
   output->view.prefix = [prefix](int rank, int local_rank) { return prefix.Of(rank, local_rank); };
 }
 

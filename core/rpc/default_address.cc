@@ -9,6 +9,7 @@
 
 #include "core/hash.h"
 #include "core/os/files.h"
+#include "core/os/host_name.h"
 #include "core/os/private_directory.h"
 #include "core/status.h"
 
@@ -21,11 +22,6 @@ const char* FromEnvironment(const char* name) { return std::getenv(name); }
 std::string PathIn(const GetVariable& get, const char* name) {
   const char* const value = get(name);
   return value != nullptr && value[0] == '/' ? value : "";
-}
-
-std::string HostName() {
-  char name[256] = {};
-  return ::gethostname(name, sizeof(name) - 1) == 0 && name[0] != '\0' ? name : "localhost";
 }
 
 bool IsSocket(const std::string& path) {
@@ -45,9 +41,9 @@ std::vector<std::string> Candidates(const GetVariable& get) {
     if (!runtime.empty() && os::CheckPrivateDirectory(runtime).ok()) add(runtime + "/meshrun");
   }
   if (const std::string state = PathIn(get, "XDG_STATE_HOME"); !state.empty()) {
-    add(fmt::format("{}/meshrun/{}", state, HostName()));
+    add(fmt::format("{}/meshrun/{}", state, os::HostName()));
   } else if (const std::string home = PathIn(get, "HOME"); !home.empty()) {
-    add(fmt::format("{}/.local/state/meshrun/{}", home, HostName()));
+    add(fmt::format("{}/.local/state/meshrun/{}", home, os::HostName()));
   }
   return out;
 }

@@ -23,6 +23,7 @@
 
 #include "client/daemon_process.h"
 #include "core/os/files.h"
+#include "core/os/host_name.h"
 #include "core/os/process.h"
 #include "core/rpc/channel.h"
 #include "tests/client/command_fixture.h"
@@ -478,8 +479,7 @@ TEST_F(CommandTest, DaemonsOfARunLeaveSignalsToIt) {
 
 // A rendezvous peer ends without a word: the other says which one, and what is known of it.
 TEST_F(CommandTest, AKilledRunIsNamedByTheOtherNode) {
-  char host[256] = {};
-  ASSERT_EQ(::gethostname(host, sizeof(host) - 1), 0);
+  const std::string host = os::HostName();
   int number = 0;
   for (const int killed : {1, 0}) {
     SCOPED_TRACE(killed);
