@@ -2,9 +2,7 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <sys/file.h>
 #include <sys/stat.h>
-#include <time.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -13,6 +11,7 @@
 #include <string_view>
 #include <utility>
 
+#include "client/held_file.h"
 #include "core/os/files.h"
 
 namespace meshrun::client {
@@ -23,28 +22,6 @@ constexpr size_t kMaxParent = 40;
 constexpr int kAttempts = 10;
 
 std::string LockPath(const std::string& directory) { return directory + "/lock"; }
-
-// Empty when another process holds the lock, or when the file was removed meanwhile: a lock on a
-// removed file has no effect.
-os::UniqueFd TryLock(const std::string& directory, int flags) {
-  const std::string path = LockPath(directory);
-  os::UniqueFd fd(::open(path.c_str(), O_RDWR | O_CLOEXEC | flags, 0600));
-  struct stat ours;
-  struct stat named;
-  if (!fd || ::flock(fd.get(), LOCK_EX | LOCK_NB) != 0 || ::fstat(fd.get(), &ours) != 0 ||
-      ::stat(path.c_str(), &named) != 0 || ours.st_ino != named.st_ino ||
-      ours.st_dev != named.st_dev) {
-    fd.reset();
-  }
-  return fd;
-}
-
-std::chrono::nanoseconds Age(const struct stat& info) {
-  timespec now{};
-  ::clock_gettime(CLOCK_REALTIME, &now);
-  return std::chrono::seconds(now.tv_sec - info.st_mtim.tv_sec) +
-         std::chrono::nanoseconds(now.tv_nsec - info.st_mtim.tv_nsec);
-}
 
 }  // namespace
 
@@ -65,7 +42,7 @@ absl::StatusOr<RunDirectory> RunDirectory::Create(const std::string& parent) {
                                       std::string(why.message())));
     }
     RunDirectory directory;
-    directory.lock_ = TryLock(path, O_CREAT);
+    directory.lock_ = TryLock(LockPath(path), O_CREAT);
     // Another process took the directory, and removes it.
     if (!directory.lock_) continue;
     directory.path_ = std::move(path);
@@ -88,7 +65,7 @@ void RunDirectory::RemoveAbandoned(const std::string& parent, std::chrono::nanos
         Age(info) < young) {
       continue;
     }
-    if (const os::UniqueFd lock = TryLock(path, 0)) os::RemoveTree(path).IgnoreError();
+    if (const os::UniqueFd lock = TryLock(LockPath(path), 0)) os::RemoveTree(path).IgnoreError();
   }
 }
 

@@ -6,21 +6,20 @@
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "client/held_file.h"
 #include "core/os/fd.h"
 
 namespace meshrun::client {
 
 class RunDirectory {
  public:
-  // A new directory is not locked for a moment, so a young one is never taken for abandoned.
-  static constexpr std::chrono::seconds kYoung{10};
-
   // Below $TMPDIR where socket paths still fit, else below /tmp.
   static std::string DefaultParent();
   // UNAVAILABLE when others went on removing it before it was locked; else as the system says.
   static absl::StatusOr<RunDirectory> Create(const std::string& parent);
   // Removes the directories of killed runs of this user; `young`: which are left alone.
-  static void RemoveAbandoned(const std::string& parent, std::chrono::nanoseconds young = kYoung);
+  static void RemoveAbandoned(const std::string& parent,
+                              std::chrono::nanoseconds young = kYoungFile);
 
   RunDirectory() = default;
   RunDirectory(RunDirectory&& other) noexcept;

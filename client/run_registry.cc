@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <sys/file.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -12,6 +11,7 @@
 #include <tuple>
 #include <utility>
 
+#include "client/held_file.h"
 #include "core/os/files.h"
 #include "core/os/private_directory.h"
 #include "core/parse_integer.h"
@@ -22,9 +22,12 @@ namespace meshrun::client {
 namespace {
 
 constexpr char kSuffix[] = ".run";
+// Behind the name of a file that is being made.
+constexpr char kUnnamed[] = ".new";
 constexpr size_t kFields = 8;
 
-// Fields in this order, each with a zero byte behind it: paths hold any other.
+// Fields in this order, each with a zero byte behind it: paths hold any other, and JSON holds UTF-8
+// alone.
 std::string Written(const RegisteredRun& run) {
   std::string out;
   for (const std::string& field :
@@ -54,15 +57,6 @@ std::optional<RegisteredRun> Parsed(const std::string& text) {
                        .hosts = fields[7] == "1"};
 }
 
-// Whether a process holds the file's lock. One that nobody holds is removed.
-bool IsHeld(const std::string& path) {
-  const os::UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW));
-  if (!fd) return false;
-  if (::flock(fd.get(), LOCK_SH | LOCK_NB) != 0) return true;
-  ::unlink(path.c_str());
-  return false;
-}
-
 }  // namespace
 
 absl::StatusOr<std::string> RunRegistration::DefaultDirectory() {
@@ -77,11 +71,9 @@ absl::StatusOr<RunRegistration> RunRegistration::Add(const std::string& director
   RunRegistration out;
   const std::string path = fmt::format("{}/{}.{}{}", directory, run.job_id, run.pid, kSuffix);
   // Locked before it has its name: no reader takes it for one that was left.
-  const std::string unnamed = path + ".new";
-  out.lock_.reset(::open(unnamed.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
-  if (!out.lock_ || ::flock(out.lock_.get(), LOCK_EX | LOCK_NB) != 0) {
-    return os::ErrnoStatus(errno, unnamed);
-  }
+  const std::string unnamed = path + kUnnamed;
+  out.lock_ = TryLock(unnamed, O_CREAT | O_EXCL);
+  if (!out.lock_) return os::ErrnoStatus(errno, unnamed);
   const std::string text = Written(run);
   if (::write(out.lock_.get(), text.data(), text.size()) != static_cast<ssize_t>(text.size()) ||
       ::rename(unnamed.c_str(), path.c_str()) != 0) {
@@ -117,7 +109,15 @@ std::vector<RegisteredRun> RegisteredRuns(const std::string& directory) {
   for (std::filesystem::directory_iterator entry(directory, error), end; !error && entry != end;
        entry.increment(error)) {
     const std::string path = entry->path();
-    if (!path.ends_with(kSuffix) || !IsHeld(path)) continue;
+    const bool unnamed = path.ends_with(kUnnamed);
+    struct stat info;
+    if ((!unnamed && !path.ends_with(kSuffix)) || ::lstat(path.c_str(), &info) != 0) continue;
+    if (unnamed && Age(info) < kYoungFile) continue;
+    if (const os::UniqueFd left = TryLock(path, 0, LOCK_SH)) {
+      ::unlink(path.c_str());
+      continue;
+    }
+    if (unnamed) continue;
     const auto text = os::ReadFile(path);
     if (!text.ok()) continue;
     if (auto run = Parsed(*text)) out.push_back(*std::move(run));

@@ -49,6 +49,19 @@ TEST_F(RunRegistryTest, WhatAKilledRunHasLeftIsRemoved) {
   EXPECT_FALSE(std::filesystem::exists(left));
 }
 
+TEST_F(RunRegistryTest, WhatARunHasLeftThatWasKilledAtItsStartIsRemovedWhenItIsOld) {
+  const auto held = RunRegistration::Add(directory_, {.job_id = "a", .pid = 1});
+  ASSERT_TRUE(held.ok());
+  const std::string left = directory_ + "/b.2.run.new";
+  std::ofstream(left) << "b";
+  EXPECT_EQ(RegisteredRuns(directory_).size(), 1u);
+  EXPECT_TRUE(std::filesystem::exists(left)) << "it may be under way";
+  std::filesystem::last_write_time(
+      left, std::filesystem::file_time_type::clock::now() - std::chrono::minutes(1));
+  EXPECT_EQ(RegisteredRuns(directory_).size(), 1u);
+  EXPECT_FALSE(std::filesystem::exists(left));
+}
+
 TEST_F(RunRegistryTest, ADirectoryThatOthersCanEnterIsRefused) {
   std::filesystem::create_directories(directory_);
   std::filesystem::permissions(directory_, std::filesystem::perms(0755));
