@@ -2,12 +2,14 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <filesystem>
 #include <optional>
+#include <set>
 #include <tuple>
 #include <utility>
 
@@ -126,6 +128,27 @@ std::vector<RegisteredRun> RegisteredRuns(const std::string& directory) {
     return std::tie(a.job_id, a.pid) < std::tie(b.job_id, b.pid);
   });
   return out;
+}
+
+absl::StatusOr<const RegisteredRun*> FindRun(const std::vector<RegisteredRun>& runs,
+                                             const std::string& job, const JobIds& others) {
+  const RegisteredRun* found = nullptr;
+  std::set<std::string> ids;
+  for (const RegisteredRun& run : runs) {
+    if (job.empty() || !run.job_id.starts_with(job)) continue;
+    if (run.job_id == job) return &run;
+    if (found == nullptr) found = &run;
+    ids.insert(run.job_id);
+  }
+  if (found == nullptr) return found;
+  for (std::string& id : others(job)) {
+    if (id == job) return nullptr;
+    ids.insert(std::move(id));
+  }
+  if (ids.size() == 1) return found;
+  return absl::InvalidArgumentError(
+      fmt::format("'{}' begins the ids of {} jobs: {}; write more of it", job, ids.size(),
+                  fmt::join(ids, ", ")));
 }
 
 }  // namespace meshrun::client

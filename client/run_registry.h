@@ -7,6 +7,7 @@
 
 #include <sys/types.h>
 
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -50,5 +51,12 @@ class RunRegistration {
 
 // Runs that live, by job and pid. A directory that is not there has none.
 std::vector<RegisteredRun> RegisteredRuns(const std::string& directory);
+
+// The run of the job with this id, else of the only job whose id begins like that; null: no run's.
+// `others`: ids of other jobs that begin like that; asked where the ids of runs do, and none is
+// equal. INVALID_ARGUMENT: several jobs begin like that; the message names them.
+using JobIds = std::function<std::vector<std::string>(const std::string& start)>;
+absl::StatusOr<const RegisteredRun*> FindRun(const std::vector<RegisteredRun>& runs,
+                                             const std::string& job, const JobIds& others);
 
 }  // namespace meshrun::client

@@ -5,7 +5,6 @@
 #include <time.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <cstdlib>
@@ -76,12 +75,26 @@ absl::StatusOr<Options> OptionsOf(const CoordinatorFlags& flags) {
   return options;
 }
 
+// Ids of the coordinator's jobs that begin so; none where it does not answer at once.
+std::vector<std::string> JobsThatBegin(const CoordinatorFlags& flags, const std::string& start) {
+  CoordinatorFlags quick = flags;
+  if (quick.timeout.empty()) quick.timeout = "1s";
+  const auto client = ConnectTo(quick);
+  if (!client.ok()) return {};
+  if (const auto one = (*client)->Get(start); one.ok()) return {one->job().job_id()};
+  std::vector<std::string> ids;
+  const auto jobs = (*client)->List();
+  for (const v1::Job& job : jobs.value_or(std::vector<v1::Job>())) {
+    if (job.job_id().starts_with(start)) ids.push_back(job.job_id());
+  }
+  return ids;
+}
+
 // Null: the job is not one of these runs'.
-const RegisteredRun* RunOf(const std::vector<RegisteredRun>& runs, const std::string& job) {
-  const auto found = std::find_if(runs.begin(), runs.end(), [&](const RegisteredRun& run) {
-    return !job.empty() && run.job_id.starts_with(job);
-  });
-  return found == runs.end() ? nullptr : &*found;
+absl::StatusOr<const RegisteredRun*> RunOf(const std::vector<RegisteredRun>& runs,
+                                           const CoordinatorFlags& flags, const std::string& job) {
+  return FindRun(runs, job,
+                 [&flags](const std::string& start) { return JobsThatBegin(flags, start); });
 }
 
 }  // namespace
@@ -119,12 +132,12 @@ absl::StatusOr<std::unique_ptr<Client>> ConnectTo(const CoordinatorFlags& flags,
 absl::StatusOr<std::unique_ptr<Client>> ConnectTo(const CoordinatorFlags& flags,
                                                   const std::string& job) {
   const std::vector<RegisteredRun> runs = RunsHere(flags);
-  const RegisteredRun* const run = RunOf(runs, job);
+  MESHRUN_ASSIGN_OR_RETURN(const RegisteredRun* const run, RunOf(runs, flags, job));
   return run != nullptr ? ConnectTo(flags, *run) : ConnectTo(flags);
 }
 
 absl::StatusOr<Client*> Connections::To(const std::string& job) {
-  const RegisteredRun* const run = RunOf(runs_, job);
+  MESHRUN_ASSIGN_OR_RETURN(const RegisteredRun* const run, RunOf(runs_, flags_, job));
   std::unique_ptr<Client>& client = clients_[run != nullptr ? run->address : ""];
   if (client == nullptr) {
     MESHRUN_ASSIGN_OR_RETURN(client, run != nullptr ? ConnectTo(flags_, *run) : ConnectTo(flags_));

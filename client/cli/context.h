@@ -31,6 +31,8 @@ void AddCoordinatorFlags(FlagSet& flags, CoordinatorFlags* values);
 absl::StatusOr<std::unique_ptr<Client>> ConnectTo(const CoordinatorFlags& flags);
 // The same for what concerns a job, of which the start of its id is given. Where nothing names a
 // coordinator and the job is a `meshrun run` of this user on this host: to that run's coordinator.
+// INVALID_ARGUMENT: the ids of several runs begin like that, or those of a run and of a job of the
+// coordinator that is found without the run.
 absl::StatusOr<std::unique_ptr<Client>> ConnectTo(const CoordinatorFlags& flags,
                                                   const std::string& job);
 // The `meshrun run` calls of this user on this host; none where flags or MESHRUN_COORDINATOR name a

@@ -62,6 +62,45 @@ TEST_F(RunRegistryTest, WhatARunHasLeftThatWasKilledAtItsStartIsRemovedWhenItIsO
   EXPECT_FALSE(std::filesystem::exists(left));
 }
 
+TEST(FindRunTest, AStartThatSeveralJobsHaveIsAnErrorThatNamesThem) {
+  const std::vector<RegisteredRun> runs = {{.job_id = "train-aaa", .pid = 1},
+                                           {.job_id = "train-aaa", .pid = 2},
+                                           {.job_id = "train-zzz", .pid = 3},
+                                           {.job_id = "train-zzz-b", .pid = 4},
+                                           {.job_id = "geoid-k3x9", .pid = 5}};
+  std::vector<std::string> of_cluster;
+  int asked = 0;
+  const auto find = [&](const std::string& job) {
+    return FindRun(runs, job, [&](const std::string&) {
+      ++asked;
+      return of_cluster;
+    });
+  };
+  const auto pid = [&](const std::string& job) {
+    const auto run = find(job);
+    EXPECT_TRUE(run.ok()) << run.status();
+    return !run.ok() || *run == nullptr ? 0 : (*run)->pid;
+  };
+  const absl::Status several = find("train").status();
+  EXPECT_EQ(several.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(
+      std::string(several.message()),
+      "'train' begins the ids of 3 jobs: train-aaa, train-zzz, train-zzz-b; write more of it");
+  asked = 0;
+  EXPECT_EQ(pid("train-zzz"), 3) << "a whole id wins";
+  EXPECT_EQ(pid("darcy"), 0);
+  EXPECT_EQ(pid(""), 0);
+  EXPECT_EQ(asked, 0) << "no coordinator is asked without need";
+  EXPECT_EQ(pid("train-a"), 1) << "two nodes of one job";
+  EXPECT_EQ(pid("geo"), 5);
+  of_cluster = {"geoid-zzzz"};
+  EXPECT_EQ(std::string(find("geo").status().message()),
+            "'geo' begins the ids of 2 jobs: geoid-k3x9, geoid-zzzz; write more of it");
+  EXPECT_EQ(pid("geoid-k3x9"), 5);
+  of_cluster = {"geo"};
+  EXPECT_EQ(pid("geo"), 0) << "a whole id of the cluster wins";
+}
+
 TEST_F(RunRegistryTest, ADirectoryThatOthersCanEnterIsRefused) {
   std::filesystem::create_directories(directory_);
   std::filesystem::permissions(directory_, std::filesystem::perms(0755));
