@@ -155,7 +155,7 @@ absl::Status Daemon::Init() {
                     .cores = resources_.cores(),
                     .has_gpus = resources_.gpus_size() > 0,
                     .gpu_uuids = NamesOfGpus(resources_),
-                    .gloo_interface = GlooInterface(options_.addresses),
+                    .gloo_interface = GlooInterface(options_.addresses, options_.coordinator),
                     .log_limit_bytes = LimitOfStream(
                         options_.log_limit_bytes, options_.running_logs_bytes, resources_.slots()),
                     .log_layout = options_.log_layout},

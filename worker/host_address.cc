@@ -18,6 +18,16 @@
 #include "core/utf8.h"
 
 namespace meshrun::worker {
+namespace {
+
+// Empty: not an address of the internet.
+std::string NumericText(const sockaddr* address, socklen_t size) {
+  char text[NI_MAXHOST];
+  return ::getnameinfo(address, size, text, sizeof(text), nullptr, 0, NI_NUMERICHOST) == 0 ? text
+                                                                                           : "";
+}
+
+}  // namespace
 
 absl::StatusOr<std::string> AddressFacing(const std::string& coordinator) {
   if (rpc::IsLocalAddress(coordinator)) return "127.0.0.1";
@@ -43,13 +53,12 @@ absl::StatusOr<std::string> AddressFacing(const std::string& coordinator) {
     const os::UniqueFd fd(::socket(a->ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0));
     sockaddr_storage own = {};
     socklen_t size = sizeof(own);
-    char text[NI_MAXHOST];
-    if (fd && ::connect(fd.get(), a->ai_addr, a->ai_addrlen) == 0 &&
-        ::getsockname(fd.get(), reinterpret_cast<sockaddr*>(&own), &size) == 0 &&
-        ::getnameinfo(reinterpret_cast<sockaddr*>(&own), size, text, sizeof(text), nullptr, 0,
-                      NI_NUMERICHOST) == 0) {
-      return std::string(text);
+    if (!fd || ::connect(fd.get(), a->ai_addr, a->ai_addrlen) != 0 ||
+        ::getsockname(fd.get(), reinterpret_cast<sockaddr*>(&own), &size) != 0) {
+      continue;
     }
+    std::string text = NumericText(reinterpret_cast<sockaddr*>(&own), size);
+    if (!text.empty()) return text;
   }
   return absl::NotFoundError(
       fmt::format("this host has no route to the coordinator's {}: pass --address", host));
@@ -98,12 +107,43 @@ std::string MachineId(const std::string& path) {
   return HexEncode(Sha256("meshrun " + id->substr(0, kDigits))).substr(0, kDigits);
 }
 
-std::string GlooInterface(const std::vector<std::string>& addresses) {
-  if (addresses.empty()) return "";
-  std::string interface = os::InterfaceOf(addresses.front());
-  if (interface.empty()) return "";
+std::vector<std::string> NumericAddresses(const std::string& host) {
+  addrinfo hints = {};
+  hints.ai_socktype = SOCK_DGRAM;
+  addrinfo* found = nullptr;
+  if (::getaddrinfo(host.c_str(), nullptr, &hints, &found) != 0) return {};
+  const std::unique_ptr<addrinfo, void (*)(addrinfo*)> all(found, ::freeaddrinfo);
+  std::vector<std::string> addresses;
+  for (const addrinfo* a = all.get(); a != nullptr; a = a->ai_next) {
+    std::string text = NumericText(a->ai_addr, a->ai_addrlen);
+    if (!text.empty()) addresses.push_back(std::move(text));
+  }
+  return addresses;
+}
+
+std::string FirstInterface(const std::vector<std::string>& hosts, const AddressLookup& addresses_of,
+                           const InterfaceLookup& interface_of) {
+  for (const std::string& host : hosts) {
+    for (const std::string& address : addresses_of(host)) {
+      std::string interface = interface_of(address);
+      if (!interface.empty()) return interface;
+    }
+  }
+  return "";
+}
+
+std::string GlooInterface(const std::vector<std::string>& addresses,
+                          const std::string& coordinator) {
+  if (addresses.empty() || rpc::IsLocalAddress(addresses.front())) return "";
   const std::string hosts = os::ReadFile("/etc/hosts").value_or("");
-  return os::LeadsToLoopback(os::HostName(), hosts) ? interface : "";
+  if (!os::LeadsToLoopback(os::HostName(), hosts)) return "";
+  std::vector<std::string> candidates = {addresses.front()};
+  // The first one may be this host's own name, as --master-addr is on node 0.
+  if (auto facing = AddressFacing(coordinator); facing.ok()) {
+    candidates.push_back(*std::move(facing));
+  }
+  for (std::string& address : os::InterfaceAddresses()) candidates.push_back(std::move(address));
+  return FirstInterface(candidates, NumericAddresses, os::InterfaceOf);
 }
 
 }  // namespace meshrun::worker

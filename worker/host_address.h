@@ -1,6 +1,7 @@
 // Where others reach this host.
 #pragma once
 
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -27,8 +28,22 @@ absl::StatusOr<std::vector<std::string>> ParseAddresses(const std::vector<std::s
 // containers. It is a hash of the id in `path`: systemd asks that the id itself stays on its host.
 std::string MachineId(const std::string& path = "/etc/machine-id");
 
-// For GLOO_SOCKET_IFNAME: the interface with the first of these addresses, where /etc/hosts gives
-// the host's own name an address of the loopback; else empty.
-std::string GlooInterface(const std::vector<std::string>& addresses);
+// Addresses of a host's name, or of a numeric address; empty: it is not known. May wait for a name
+// server.
+std::vector<std::string> NumericAddresses(const std::string& host);
+
+// The first interface of one of these hosts' addresses, where hosts are names or numeric addresses;
+// empty: none has one. NumericAddresses and os::InterfaceOf are the host's own functions.
+using AddressLookup = std::function<std::vector<std::string>(const std::string& host)>;
+using InterfaceLookup = std::function<std::string(const std::string& address)>;
+std::string FirstInterface(const std::vector<std::string>& hosts, const AddressLookup& addresses_of,
+                           const InterfaceLookup& interface_of);
+
+// For GLOO_SOCKET_IFNAME, where /etc/hosts gives the host's own name an address of the loopback;
+// else empty. The interface of the first of `addresses`; if that is a name which leads to no
+// interface from here, the one towards the coordinator, else the first. Empty too where the first
+// address is the loopback's, since its peers are on this host. May wait for a name server.
+std::string GlooInterface(const std::vector<std::string>& addresses,
+                          const std::string& coordinator);
 
 }  // namespace meshrun::worker

@@ -35,6 +35,7 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::Not;
 
 TEST(HostAddressTest, AListOfAddressesKeepsItsOrder) {
   EXPECT_THAT(*ParseAddresses({"10.0.0.7,192.168.1.7", "node7.example", "10.0.0.7"}),
@@ -62,6 +63,29 @@ TEST(HostAddressTest, WhatFacesTheCoordinatorIsPreferredToOtherInterfaces) {
       EXPECT_EQ(std::count(own->begin(), own->end(), address), 1) << address;
     }
   }
+}
+
+TEST(HostAddressTest, AHostsOwnNameThatLeadsToTheLoopbackHasAnInterfaceToo) {
+  const auto addresses_of = [](const std::string& host) -> std::vector<std::string> {
+    if (host == "gpu0") return {"127.0.1.1"};
+    if (host == "gpu0.cluster") return {"127.0.1.1", "10.0.0.7"};
+    if (host == "unknown") return {};
+    return {host};
+  };
+  const auto interface_of = [](const std::string& address) -> std::string {
+    return address == "10.0.0.7" ? "eth0" : address == "192.168.1.7" ? "ib0" : "";
+  };
+  const auto first = [&](const std::vector<std::string>& hosts) {
+    return FirstInterface(hosts, addresses_of, interface_of);
+  };
+  EXPECT_EQ(first({"gpu0", "127.0.0.1", "10.0.0.7", "192.168.1.7"}), "eth0");
+  EXPECT_EQ(first({"gpu0.cluster", "192.168.1.7"}), "eth0");
+  EXPECT_EQ(first({"192.168.1.7", "10.0.0.7"}), "ib0");
+  EXPECT_EQ(first({"unknown", "gpu0"}), "");
+  EXPECT_THAT(NumericAddresses("127.0.1.1"), ElementsAre("127.0.1.1"));
+  EXPECT_THAT(NumericAddresses("localhost"), Not(IsEmpty()));
+  // Nothing leaves this host.
+  EXPECT_EQ(GlooInterface({"127.0.0.1"}, "unix:/run/c.sock"), "");
 }
 
 TEST(ReportTest, KnownNamesAreFieldsAndOtherNumbersAreMetrics) {
