@@ -19,7 +19,7 @@ struct EventsFlags {
 };
 
 int ShowEvents(const EventsFlags& flags) {
-  const auto client = ConnectTo(flags.coordinator);
+  const auto client = ConnectTo(flags.coordinator, flags.job);
   if (!client.ok()) return Fail(client.status());
   v1::ListEventsRequest request;
   request.set_job_id(flags.job);

@@ -34,12 +34,14 @@ int UpdateNamed(Client& client, v1::UpdateJobRequest request, const std::string&
 }
 
 int Update(const UpdateFlags& flags, const v1::UpdateJobRequest& request) {
-  const auto client = ConnectTo(flags.coordinator);
-  if (!client.ok()) return Fail(client.status());
   int worst = kExitOk;
   v1::ListJobsResponse done;
-  for (const std::string& name : flags.jobs)
+  Connections connections(flags.coordinator);
+  for (const std::string& name : flags.jobs) {
+    const auto client = connections.To(name);
+    if (!client.ok()) return Fail(client.status());
     worst = std::max(worst, UpdateNamed(**client, request, name, &done));
+  }
   if (flags.output == "json") {
     fmt::print("{}", ToJson(done));
     return worst;

@@ -34,7 +34,7 @@ int Run(const StackFlags& flags) {
     if (!parsed.ok()) return Fail(Annotate(parsed.status(), "--ranks"));
     ranks = *std::move(parsed);
   }
-  const auto client = ConnectTo(flags.coordinator);
+  const auto client = ConnectTo(flags.coordinator, flags.job);
   if (!client.ok()) return Fail(client.status());
   const auto stacks = (*client)->GetStacks(flags.job, ranks, flags.native, kStacksWait);
   if (!stacks.ok()) return Fail(stacks.status());

@@ -35,6 +35,7 @@ class CommandTest : public ::testing::Test {
     std::filesystem::remove_all(directory_);
     std::filesystem::create_directories(directory_);
     ::unsetenv("MESHRUN_COORDINATOR");
+    ::unsetenv("XDG_RUNTIME_DIR");
     char sockets[] = "/tmp/meshrun-command-test-XXXXXX";
     EXPECT_NE(::mkdtemp(sockets), nullptr);
     sockets_ = sockets;

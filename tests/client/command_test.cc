@@ -795,6 +795,38 @@ TEST_F(CommandTest, ADevClusterRunsJobsAndIsFoundByEveryCommand) {
   EXPECT_THAT(Run({"dev", "status"}).err, HasSubstr("no dev cluster"));
 }
 
+// Each run has a coordinator of its own, which knows no other job.
+TEST_F(CommandTest, RunsAreNamedByAStartThatNoOtherJobHas) {
+  // The registry of runs lies where sockets do.
+  ::setenv("XDG_RUNTIME_DIR", sockets_.c_str(), 1);
+  DevUp(1);
+  const std::string name = fmt::format("train{}", ::getpid());
+  ASSERT_EQ(Run({"submit", "--hold", "--name", name + "-held", "--", "true"}).code, 0);
+  std::vector<pid_t> runs;
+  for (const char* part : {"-a", "-b"}) {
+    const std::string fifo = Fifo();
+    runs.push_back(Start(
+        {"run", "--name", name + part, "sh", "-c", "echo $$ > " + fifo + "; exec sleep 600"}));
+    ASSERT_GT(ReadPid(fifo), 0);
+  }
+  const auto listed = [&] {
+    const std::string ids = Run({"ps", "-q"}).out;
+    return ids.find(name + "-a-") != std::string::npos &&
+           ids.find(name + "-b-") != std::string::npos;
+  };
+  ASSERT_TRUE(testing::Eventually(listed));
+  const Result several = Run({"cancel", name + "-"});
+  EXPECT_EQ(several.code, 2);
+  EXPECT_THAT(several.err, HasSubstr("begins the ids of 3 jobs: " + name + "-a-"));
+  EXPECT_THAT(several.err, HasSubstr(name + "-held-"));
+  EXPECT_THAT(Run({"events", name + "-a"}).out, HasSubstr("JobSubmitted"));
+  const Result stack = Run({"stack", "-o", "json", name + "-b"});
+  EXPECT_EQ(stack.code, 0) << stack.err;
+  EXPECT_THAT(Run({"hold", name + "-a"}).out, HasSubstr("RUNNING"));
+  EXPECT_EQ(Run({"cancel", name + "-a", name + "-b", name + "-held"}).code, 0);
+  for (const pid_t run : runs) EXPECT_EQ(Wait(run).code, 1);
+}
+
 TEST_F(CommandTest, JobsAreHeldReleasedLimitedAndExplained) {
   DevUp(1);
   const Result held = Run({"submit", "--hold", "--name", "later", "--", "true"});

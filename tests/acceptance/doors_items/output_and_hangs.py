@@ -263,8 +263,24 @@ def hang(site, name, command, function, where, env=None):
     return f"{name} {took:.1f} s"
 
 
+def ask_run(site, native):
+    """stack of a job of `run`, which nothing names but the start of its id."""
+    alone = {"MESHRUN_COORDINATOR": ""}
+    process = site.start([meshrun(), "run", "--name", "standing", "--nproc", "2", "--", native], alone, stdout=subprocess.DEVNULL,
+                         stderr=subprocess.DEVNULL)
+
+    def shown():
+        code, out, _, _ = site.run([meshrun(), "stack", "standing", "--ranks", "1"], env=alone)
+        return code == 0 and "stand_still" in out
+
+    wait_until(shown, 30, "stack shows the ranks of a run")
+    process.terminate()
+    check(process.wait(timeout=20) == 143, f"the run whose stacks were shown ended with {process.returncode}")
+
+
 def ask(site, native):
     """stack and why of a job on a cluster, and a rank that the worker may not trace."""
+    ask_run(site, native)
     site.coordinator()
     # Root without this capability may trace its own processes, but not those that forbid it.
     limited = shutil.which("setpriv") and os.geteuid() == 0
