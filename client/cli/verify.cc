@@ -59,7 +59,8 @@ absl::StatusOr<std::string> CheckGpu() {
 }
 
 // The variable by which another launcher says that this process is one of several ranks; empty:
-// none does.
+// none does. parallel/manager/environment.h, which the client must not use, lists all that the rank
+// reads: a launcher that is new there belongs here too.
 std::string SeveralRanks(const JobContext& context) {
   const auto number = [&](const char* name) {
     const std::string text = context.variable(name).value_or("");
@@ -76,6 +77,8 @@ std::string SeveralRanks(const JobContext& context) {
   for (const char* name : {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE"}) {
     if (number(name) > 1) return name;
   }
+  // PALS may leave the size to the PMI library. The rank says what it misses.
+  if (is_set("PALS_RANKID") && !is_set("PMI_SIZE")) return "PALS_RANKID";
   return is_set("RANK") && is_set("MASTER_ADDR") && number("WORLD_SIZE") > 1 ? "WORLD_SIZE" : "";
 }
 

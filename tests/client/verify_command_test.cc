@@ -28,7 +28,8 @@ class VerifyCommandTest : public CommandTest {
   Result Verify(const std::vector<std::string>& variables,
                 const std::vector<std::string>& arguments) {
     std::vector<std::string> argv = {"/usr/bin/env", "-C", directory_};
-    for (const char* name : {"SLURM_STEP_ID", "SLURM_PROCID", "OMPI_COMM_WORLD_SIZE", "RANK"}) {
+    for (const char* name : {"SLURM_STEP_ID", "SLURM_PROCID", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE",
+                             "PALS_RANKID", "RANK"}) {
       argv.insert(argv.end(), {"-u", name});
     }
     argv.insert(argv.end(), variables.begin(), variables.end());
@@ -45,6 +46,7 @@ TEST_F(VerifyCommandTest, ATaskOfAnotherLauncherBecomesTheRank) {
   for (const std::vector<std::string>& variables :
        {std::vector<std::string>{"OMPI_COMM_WORLD_SIZE=2"},
         {"PMI_SIZE=2"},
+        {"PALS_RANKID=1"},
         {"SLURM_STEP_ID=0", "SLURM_PROCID=1", "SLURM_NTASKS=2"},
         {"RANK=1", "WORLD_SIZE=2", "MASTER_ADDR=localhost", "MASTER_PORT=29500"}}) {
     const Result result = Verify(variables, {"--dir", "/tmp", "--report", "x.json"});
