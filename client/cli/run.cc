@@ -210,6 +210,7 @@ int RunJob(const RunFlags& flags) {
   if (!across_hosts) {
     const std::vector<std::string> given = flags.rendezvous.Given();
     ignored.insert(ignored.end(), given.begin(), given.end());
+    if (flags.leave_on_signal) ignored.push_back("--leave-on-signal");
   }
   for (const std::string& name : ignored) Say(fmt::format("{} has no effect here", name));
   if (const absl::Status status = CheckFilesHere(spec, context, flags.command); !status.ok()) {
@@ -229,7 +230,9 @@ int RunJob(const RunFlags& flags) {
   std::unique_ptr<Rendezvous> rendezvous;
   int signal = 0;
   if (across_hosts) {
-    auto prepared = Rendezvous::Prepare(rendezvous_flags, spec, context, *signals, &signal);
+    // There is no job to leave yet.
+    auto prepared =
+        Rendezvous::Prepare(rendezvous_flags, spec, context, signals->WithoutLeaving(), &signal);
     if (signal != 0) return kExitSignalBase + signal;
     if (!prepared.ok()) return Fail(prepared.status());
     rendezvous = *std::move(prepared);
@@ -316,7 +319,9 @@ int RunJob(const RunFlags& flags) {
   follow.must_show_all = true;
   follow.can_ask_later = false;
   follow.detach_on_hangup = false;
-  follow.signals = *signals;
+  // The coordinator's node stays, and so does the only one.
+  const bool can_leave = rendezvous != nullptr && !rendezvous->host();
+  follow.signals = can_leave ? *signals : signals->WithoutLeaving();
   follow.json = flags.format == "json";
   follow.patience = std::chrono::seconds(2);
   for (DaemonProcess* daemon : (*cluster)->daemons()) {
@@ -324,7 +329,7 @@ int RunJob(const RunFlags& flags) {
   }
   if (rendezvous == nullptr) return Follow(*client, *job, follow);
   follow.only_node = rendezvous->node_name();
-  follow.can_leave = !rendezvous->host();
+  follow.can_leave = can_leave;
   if (!rendezvous->host()) follow.coordinator_lost = [&] { return rendezvous->Lost(); };
   const int code = Follow(*client, *job, follow);
   if (rendezvous->host()) rendezvous->AwaitOthers(*client);
@@ -375,7 +380,8 @@ void AddRun(FlagSet& root, Commands* commands) {
   AddOutputFlag(flags, &values->format);
   AddRendezvousFlags(flags, &values->rendezvous);
   flags.Switch("--leave-on-signal", &values->leave_on_signal,
-               "SIGTERM makes this node leave the job, which goes on, as 'meshrun leave' does");
+               "SIGTERM makes this node leave the job, which goes on, as 'meshrun leave' does; on "
+               "node 0 it cancels the job, as without the flag");
   flags.Section("");
   flags.Switch("--trace-startup", &values->trace, "Say when each phase of the start ends");
   for (const char* name : {"--monitor-interval", "--start-method"}) {

@@ -39,6 +39,15 @@ bool SignalHandling::Forwards(int signal) const { return Contains(forwarded, sig
 
 bool SignalHandling::Leaves(int signal) const { return Contains(leaving, signal); }
 
+SignalHandling SignalHandling::WithoutLeaving() const {
+  SignalHandling out = *this;
+  for (const int signal : leaving) {
+    if (signal != LeaveSignal() && !Ends(signal)) out.ending.push_back(signal);
+  }
+  out.leaving = {LeaveSignal()};
+  return out;
+}
+
 sigset_t SignalHandling::Set() const {
   sigset_t set;
   sigemptyset(&set);

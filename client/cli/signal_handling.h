@@ -24,6 +24,9 @@ struct SignalHandling {
   bool Ends(int signal) const;
   bool Forwards(int signal) const;
   bool Leaves(int signal) const;
+  // The same for a node that cannot leave the job, or has none yet: what would make it leave ends
+  // the job. The signal of `meshrun leave` stays among `leaving`.
+  SignalHandling WithoutLeaving() const;
   // All that must be blocked in all threads, so that a signalfd gets them. A signal that this
   // process was started to ignore is not among them.
   sigset_t Set() const;
@@ -33,7 +36,8 @@ struct SignalHandling {
 // that is not named does what it does by default. INVALID_ARGUMENT: a name that cannot be handled.
 absl::StatusOr<SignalHandling> HandlingOf(std::string_view names);
 
-// What `meshrun leave` sends to a `meshrun run`.
+// What `meshrun leave` sends to a `meshrun run`, once the coordinator has agreed that its node
+// leaves.
 int LeaveSignal();
 
 // As HandlingOf, for `meshrun run`: SIGUSR1 and SIGUSR2 go to the ranks unless they end the job.

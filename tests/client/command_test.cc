@@ -721,16 +721,45 @@ TEST_F(CommandTest, CtrlBackslashCancelsAsTheOthersDo) {
   EXPECT_THAT(result.err, HasSubstr("by SIGQUIT"));
 }
 
-TEST_F(CommandTest, ANodeThatWaitsForNodeZeroLeavesOnCtrlBackslash) {
+TEST_F(CommandTest, ANodeThatWaitsForNodeZeroLeavesOnASignal) {
   const std::string secret = directory_ + "/secret";
-  const pid_t run = Start({"run", "--nnodes", "2", "--node-rank", "1", "--master-addr", "127.0.0.1",
-                           "--rdzv-conf", "secret_file=" + secret, "true"});
+  std::vector<std::string> words = {"run",           "--nnodes=2",
+                                    "--node-rank=1", "--master-addr=127.0.0.1",
+                                    "--rdzv-conf",   "secret_file=" + secret,
+                                    "true"};
   const auto waits = [this] {
     return os::ReadFile(directory_ + "/err").value_or("").find("waiting for") != std::string::npos;
   };
-  ASSERT_TRUE(testing::Eventually(waits));
-  ::kill(run, SIGQUIT);
-  EXPECT_EQ(Wait(run).code, 128 + SIGQUIT);
+  for (const int signal : {SIGQUIT, SIGTERM}) {
+    if (signal == SIGTERM) words.insert(words.begin() + 1, "--leave-on-signal");
+    const pid_t run = Start(words);
+    ASSERT_TRUE(testing::Eventually(waits));
+    ::kill(run, signal);
+    EXPECT_EQ(Wait(run).code, 128 + signal);
+  }
+}
+
+// A scheduler gives all nodes the same flags.
+TEST_F(CommandTest, ANodeThatCannotLeaveEndsBySigterm) {
+  const std::vector<std::string> of_node_0 = {
+      "--nnodes=1:2", "--node-rank=0", "--master-addr=127.0.0.1",
+      fmt::format("--master-port={}", 21000 + (::getpid() + 3000) % 9000)};
+  for (const std::vector<std::string>& flags : {std::vector<std::string>(), of_node_0}) {
+    const std::string fifo = Fifo();
+    std::vector<std::string> words = {"run", "--leave-on-signal"};
+    words.insert(words.end(), flags.begin(), flags.end());
+    words.insert(words.end(), {"sh", "-c",
+                               "trap 'echo got SIGTERM; exit 3' TERM; echo $$ > " + fifo +
+                                   "; while :; do sleep 0.05; done"});
+    const pid_t run = Start(words);
+    ASSERT_GT(ReadPid(fifo), 0);
+    ::kill(run, SIGTERM);
+    const Result result = Wait(run);
+    EXPECT_EQ(result.code, 128 + SIGTERM) << result.err;
+    EXPECT_THAT(result.out, HasSubstr("got SIGTERM\n"));
+    EXPECT_EQ(result.err.find("--leave-on-signal has no effect here") != std::string::npos,
+              flags.empty());
+  }
 }
 
 TEST_F(CommandTest, AReaderThatLeavesIsSaid) {

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <string>
 #include <vector>
 
 namespace meshrun::client {
@@ -38,6 +39,19 @@ TEST(SignalHandlingTest, OnlyRunForwardsAndPauses) {
   EXPECT_TRUE(HandlingOf("")->forwarded.empty());
   EXPECT_FALSE(IsIn(*HandlingOf(""), SIGTSTP));
   EXPECT_TRUE(HandlingOfRun("")->Forwards(SIGUSR1));
+}
+
+TEST(SignalHandlingTest, ANodeThatCannotLeaveEndsByWhatWouldMakeItLeave) {
+  for (const char* names : {"", "SIGINT", "SIGTERM"}) {
+    const SignalHandling leaves = *HandlingOfRun(names, /*leaves=*/true);
+    EXPECT_TRUE(leaves.Leaves(SIGTERM) && !leaves.Ends(SIGTERM)) << names;
+    EXPECT_TRUE(IsIn(leaves, SIGTERM)) << names;
+    const SignalHandling stays = leaves.WithoutLeaving();
+    EXPECT_TRUE(stays.Ends(SIGTERM) && !stays.Leaves(SIGTERM)) << names;
+    EXPECT_TRUE(stays.Leaves(LeaveSignal()) && !stays.Ends(LeaveSignal())) << names;
+    EXPECT_TRUE(stays.Ends(SIGINT) || std::string(names) == "SIGTERM") << names;
+  }
+  EXPECT_EQ(HandlingOfRun("")->WithoutLeaving().ending, HandlingOfRun("")->ending);
 }
 
 TEST(SignalHandlingTest, WhatCannotEndAJobIsRefused) {
