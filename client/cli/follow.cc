@@ -108,6 +108,8 @@ class Follower {
   // This node was asked to leave; and the coordinator has agreed.
   bool leave_asked_ = false;
   bool leaves_ = false;
+  // No rank ran then: nothing has to end first.
+  bool left_waiting_ = false;
   // Those that a pause stops; empty: all.
   std::vector<int> paused_;
   // Set when there is an exit code without the job's end.
@@ -349,8 +351,10 @@ void Follower::Leave(int signal) {
     return screen_.Say(CannotLeave(job_.job_id(), options_.only_node.empty()));
   }
   if (std::exchange(leave_asked_, true)) return;
+  if (signal == LeaveSignal()) return Handle(LeaveAnswered{absl::OkStatus()});
   threads_.emplace_back([this, signal] {
-    const v1::DrainNodeRequest request = LeaveRequest(options_.only_node, signal);
+    const v1::DrainNodeRequest request =
+        LeaveRequest(options_.only_node, "by " + SignalName(signal));
     queue_.Push(LeaveAnswered{client_.DrainNode(request).status()});
   });
 }
@@ -358,12 +362,14 @@ void Follower::Leave(int signal) {
 void Follower::Handle(const LeaveAnswered& event) {
   leaves_ = event.status.ok();
   leave_asked_ = leaves_;
+  left_waiting_ = leaves_ && Waits(job_);
   screen_.Say(leaves_ ? fmt::format("{} leaves {}", options_.only_node, job_.job_id())
                       : std::string(event.status.message()));
 }
 
 bool Follower::HasLeft() const {
-  return leaves_ && job_.state() == v1::JOB_STATE_RUNNING && RanksHere().empty();
+  return left_waiting_ || (leaves_ && job_.state() == v1::JOB_STATE_RUNNING &&
+                           !HasRanksOn(options_.only_node, job_));
 }
 
 void Follower::Handle(const PauseAnswered& event) {

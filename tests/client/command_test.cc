@@ -762,6 +762,41 @@ TEST_F(CommandTest, ANodeThatCannotLeaveEndsBySigterm) {
   }
 }
 
+TEST_F(CommandTest, ANodeThatItsJobNeedsIsToldSoAtOnce) {
+  const std::string fifo = Fifo();
+  // Registries of their own, as on hosts of their own.
+  const auto home = [this](int node) {
+    const std::string path = fmt::format("{}/home{}", sockets_, node);
+    std::filesystem::create_directories(path);
+    std::filesystem::permissions(path, std::filesystem::perms::owner_all);
+    return std::map<std::string, std::string>{{"XDG_STATE_HOME", path}, {"XDG_RUNTIME_DIR", path}};
+  };
+  std::vector<pid_t> runs;
+  for (const int node : {0, 1}) {
+    runs.push_back(
+        StartProgram({Meshrun(), "run", "--nnodes=2", fmt::format("--node-rank={}", node),
+                      "--master-addr=127.0.0.1",
+                      fmt::format("--master-port={}", 21000 + (::getpid() + 6000) % 9000),
+                      "--rdzv-conf", "join_timeout=30,secret_file=" + directory_ + "/secret", "sh",
+                      "-c", "[ $RANK = 0 ] || echo $$ > " + fifo + "; exec sleep 600"},
+                     home(node)));
+  }
+  ASSERT_GT(ReadPid(fifo), 0);
+  const auto leave = [&](int node) { return Wait(StartProgram({Meshrun(), "leave"}, home(node))); };
+  Result refused;
+  ASSERT_TRUE(testing::Eventually([&] {
+    refused = leave(1);
+    return refused.err.find("no 'meshrun run'") == std::string::npos;
+  }));
+  EXPECT_EQ(refused.code, 1);
+  EXPECT_THAT(refused.err, HasSubstr(" cannot leave: "));
+  EXPECT_THAT(refused.err, HasSubstr("needs at least 2 nodes"));
+  EXPECT_THAT(leave(0).err, HasSubstr("the job's coordinator runs here"));
+  ::kill(runs[0], SIGTERM);
+  EXPECT_EQ(Wait(runs[0]).code, 128 + SIGTERM);
+  EXPECT_EQ(Wait(runs[1]).code, 1);
+}
+
 TEST_F(CommandTest, AReaderThatLeavesIsSaid) {
   const auto call = [this](const std::string& words) {
     return Wait(StartProgram(

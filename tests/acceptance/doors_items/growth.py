@@ -65,6 +65,11 @@ def lines(nodes, pattern, what):
         wait_until(lambda: re.search(pattern, node.text()), 5, f"{what}: no line {pattern!r} in {node.text()[-600:]!r}")
 
 
+def leave(node):
+    code, out, err, _ = node.run("leave")
+    check(code == 0 and re.search(r"has left \S+, which goes on with 1 rank", out), f"meshrun leave: {code} {out} {err} {node.text()[-500:]}")
+
+
 def run(site):
     try:
         hosts = Namespaces(site, "abc")
@@ -99,7 +104,7 @@ def run(site):
     lines([a, b], r"2 ranks now, 3 before; node2-\S+ is gone: ", "the killed node")
 
     restarts = len(re.findall(r"restart \d+ of 3", a.text()))
-    left = change([a], 1, 10, "a node that leaves", lambda: check(b.run("leave")[0] == 0, f"meshrun leave: {b.text()[-500:]}"))
+    left = change([a], 1, 10, "a node that leaves", lambda: leave(b))
     check(b.process.wait(timeout=20) == 0, f"the run that left ended with {b.process.returncode}: {b.text()[-500:]}")
     lines([b], r"has left \S+, which goes on with 1 rank", "the node that leaves")
     lines([a], r"1 rank now, 2 before; node1-\S+ is gone: moved away from", "the others")
