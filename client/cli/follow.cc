@@ -110,8 +110,9 @@ class Follower {
   bool leaves_ = false;
   // No rank ran then: nothing has to end first.
   bool left_waiting_ = false;
-  // Those that a pause stops; empty: all.
+  // Ranks that Ctrl-Z has stopped, and their generation; empty: all.
   std::vector<int> paused_;
+  uint64_t paused_generation_ = 0;
   // Set when there is an exit code without the job's end.
   int leave_with_ = -1;
   bool watch_ended_ = false;
@@ -230,9 +231,8 @@ void Follower::StartReader() {
 std::map<int, int> Follower::RanksHere() const {
   std::map<int, int> out;
   for (const v1::RankStatus& rank : job_.ranks()) {
-    if (rank.node_name() == options_.only_node) {
-      out[rank.assignment().rank()] = rank.assignment().local_rank();
-    }
+    if (rank.node_name() != options_.only_node) continue;
+    out[rank.assignment().rank()] = rank.assignment().local_rank();
   }
   return out;
 }
@@ -334,12 +334,11 @@ void Follower::Send(int signal, const std::vector<int>& ranks) {
 void Follower::Pause() {
   if (std::exchange(pausing_, true)) return;
   paused_.clear();
-  if (!options_.only_node.empty()) {
-    for (const auto& [rank, local_rank] : RanksHere()) paused_.push_back(rank);
-    if (paused_.empty()) {
-      queue_.Push(PauseAnswered{absl::FailedPreconditionError("no rank of the job runs here")});
-      return;
-    }
+  paused_generation_ = job_.generation();
+  for (const auto& [rank, local_rank] : RanksHere()) paused_.push_back(rank);
+  if (paused_.empty() && !options_.only_node.empty()) {
+    queue_.Push(PauseAnswered{absl::FailedPreconditionError("no rank of the job runs here")});
+    return;
   }
   threads_.emplace_back([this, ranks = paused_, job_id = job_.job_id()] {
     queue_.Push(PauseAnswered{client_.Signal(job_id, SIGSTOP, ranks).status()});
@@ -353,8 +352,7 @@ void Follower::Leave(int signal) {
   if (std::exchange(leave_asked_, true)) return;
   if (signal == LeaveSignal()) return Handle(LeaveAnswered{absl::OkStatus()});
   threads_.emplace_back([this, signal] {
-    const v1::DrainNodeRequest request =
-        LeaveRequest(options_.only_node, "by " + SignalName(signal));
+    const auto request = LeaveRequest(options_.only_node, "by " + SignalName(signal));
     queue_.Push(LeaveAnswered{client_.DrainNode(request).status()});
   });
 }
@@ -382,7 +380,10 @@ void Follower::Handle(const PauseAnswered& event) {
   screen_.RemoveRows();
   screen_.Flush();
   StopThisProcess();
-  if (event.status.ok()) Send(SIGCONT, paused_);
+  if (!event.status.ok()) return;
+  // Much may have happened meanwhile. Ranks of another generation were never stopped from here.
+  const auto now = client_.Get(job_.job_id());
+  if (!now.ok() || now->job().generation() == paused_generation_) Send(SIGCONT, paused_);
 }
 
 void Follower::Draw() {
