@@ -185,7 +185,7 @@ TEST_F(DumpTest, ARankThatHasRegisteredItsHandlerTellsItsPythonFrames) {
       StartPython("faulthandler.register(44, file=open('" + file + "', 'a'), all_threads=True)");
   ASSERT_TRUE(RunsPython(pid));
   for (int i = 0; i < 2; ++i) {
-    const PythonFrames frames = FramesOfPython(pid, file, std::chrono::seconds(10));
+    const ProcessStack frames = FramesOfPython(pid, file, std::chrono::seconds(10));
     EXPECT_EQ(frames.place, "step (train.py:4)") << frames.text;
   }
   EXPECT_EQ(::kill(pid, 0), 0);

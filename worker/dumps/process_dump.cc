@@ -122,9 +122,7 @@ ProcessStack NativeStack(pid_t pid, std::chrono::milliseconds timeout) {
 }
 
 ProcessStack StackOf(pid_t pid, const std::string& python_file, std::chrono::milliseconds timeout) {
-  if (!RunsPython(pid)) return NativeStack(pid, timeout);
-  PythonFrames frames = FramesOfPython(pid, python_file, timeout);
-  return {std::move(frames.place), std::move(frames.text), std::move(frames.problem)};
+  return RunsPython(pid) ? FramesOfPython(pid, python_file, timeout) : NativeStack(pid, timeout);
 }
 
 std::string DescribeThreads(pid_t pid) {

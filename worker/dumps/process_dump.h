@@ -6,17 +6,9 @@
 #include <chrono>
 #include <string>
 
-namespace meshrun::worker {
+#include "worker/dumps/process_stack.h"
 
-struct ProcessStack {
-  // Where its main thread stands: "step (train.py:12), in wait (threading.py:327)"; empty where
-  // nothing is known.
-  std::string place;
-  // Frames of all threads, or what the tools said instead.
-  std::string text;
-  // The reason why `place` is empty, and what to install or to allow: a sentence without its stop.
-  std::string problem;
-};
+namespace meshrun::worker {
 
 // The process that does the rank's work: the rank's own, or where that is a shell or the like that
 // waits for a program, the Python that it has started, else its first child.

@@ -114,9 +114,9 @@ bool RunsPython(pid_t pid) {
   return ReadProcFile(fmt::format("/proc/{}/maps", pid)).find("/libpython") != std::string::npos;
 }
 
-PythonFrames FramesOfPython(pid_t pid, const std::string& stack_file, milliseconds timeout) {
+ProcessStack FramesOfPython(pid_t pid, const std::string& stack_file, milliseconds timeout) {
   const Deadline deadline = std::chrono::steady_clock::now() + timeout;
-  PythonFrames out;
+  ProcessStack out;
   std::string why;
   if (const std::string py_spy = FindPySpy(pid); !py_spy.empty()) {
     const ToolResult result =

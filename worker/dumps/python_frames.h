@@ -7,6 +7,8 @@
 #include <chrono>
 #include <string>
 
+#include "worker/dumps/process_stack.h"
+
 namespace meshrun::worker {
 
 // The signal on which a rank's Python writes its frames to the file MESHRUN_STACK_FILE
@@ -16,19 +18,10 @@ inline constexpr int kStackSignal = 44;
 // Does it run a Python interpreter, as a program or as a library?
 bool RunsPython(pid_t pid);
 
-struct PythonFrames {
-  // Frames of all threads as the tool prints them, with a first line that names it; else `problem`.
-  std::string text;
-  // Where the main thread stands (PlaceOf).
-  std::string place;
-  // Where there are none: why, and what to install or to allow.
-  std::string problem;
-};
-
 // py-spy is looked for in this process's PATH, and beside the rank's Python where rank and worker
 // are the same user's. `stack_file`: the rank's MESHRUN_STACK_FILE; empty: it has none. Blocks for
 // at most about `timeout`.
-PythonFrames FramesOfPython(pid_t pid, const std::string& stack_file,
+ProcessStack FramesOfPython(pid_t pid, const std::string& stack_file,
                             std::chrono::milliseconds timeout);
 
 }  // namespace meshrun::worker
