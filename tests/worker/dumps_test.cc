@@ -208,5 +208,32 @@ TEST_F(DumpTest, AShellThatWaitsIsNotTheRanksWork) {
   EXPECT_THAT(DescribeThreads(WorkingProcess(pid)), HasSubstr("sleep 1000"));
 }
 
+TEST_F(DumpTest, TheHelperThatARankHasStartedIsNotTheRanksWork) {
+  const auto python = os::FindCommand("python3", "/", "/usr/local/bin:/usr/bin:/bin");
+  ASSERT_TRUE(python.ok());
+  const std::string rank = std::filesystem::absolute("tests/worker/fake_rank");
+  const std::vector<std::string> helper = {"child", *python, "-c",
+                                           "import os, time; print(os.getpid(), file=open('" +
+                                               directory_ +
+                                               "/helper', 'w'), flush=True); time.sleep(1000)"};
+  std::vector<std::string> argv = {rank};
+  argv.insert(argv.end(), helper.begin(), helper.end());
+  const pid_t pid = Start(argv);
+  ASSERT_GT(testing::AwaitPid(directory_ + "/helper"), 0);
+  EXPECT_EQ(WorkingProcess(pid), pid);
+}
+
+TEST_F(DumpTest, TheHelperOfARankThatAShellHasStartedIsNotTheRanksWork) {
+  const auto python = os::FindCommand("python3", "/", "/usr/local/bin:/usr/bin:/bin");
+  ASSERT_TRUE(python.ok());
+  const std::string rank = std::filesystem::absolute("tests/worker/fake_rank");
+  const pid_t pid =
+      Start({"/bin/sh", "-c",
+             rank + " child " + *python + " -c \"import os, time; print(os.getpid(), file=open('" +
+                 directory_ + "/helper', 'w'), flush=True); time.sleep(1000)\" && true"});
+  ASSERT_GT(testing::AwaitPid(directory_ + "/helper"), 0);
+  EXPECT_THAT(DescribeThreads(WorkingProcess(pid)), HasSubstr("fake_rank child"));
+}
+
 }  // namespace
 }  // namespace meshrun::worker

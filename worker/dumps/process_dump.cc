@@ -6,7 +6,9 @@
 #include <cstdlib>
 #include <deque>
 #include <filesystem>
+#include <iterator>
 #include <sstream>
+#include <string_view>
 #include <vector>
 
 #include "core/os/process.h"
@@ -58,29 +60,38 @@ std::vector<pid_t> Children(pid_t pid) {
   return children;
 }
 
-bool IsShell(pid_t pid) {
+// Shells, and other programs that start one and wait for it. Those that exec it (numactl, taskset)
+// are gone by then.
+constexpr std::string_view kLaunchers[] = {
+    "sh",         "bash",    "dash",      "ash",         "ksh",     "mksh",      "zsh",
+    "fish",       "tcsh",    "busybox",   "env",         "timeout", "time",      "tini",
+    "sudo",       "su",      "runuser",   "flock",       "script",  "dumb-init", "catatonit",
+    "strace",     "ltrace",  "perf",      "nsys",        "ncu",     "uv",        "pixi",
+    "micromamba", "starter", "apptainer", "singularity", "bwrap",   "unshare",   "starter-suid"};
+
+bool IsLauncher(pid_t pid) {
+  const std::string root = fmt::format("/proc/{}", pid);
   std::error_code error;
-  const std::string name =
-      fs::read_symlink(fmt::format("/proc/{}/exe", pid), error).filename().string();
-  for (const char* shell : {"sh", "bash", "dash", "ksh", "zsh", "busybox", "env", "timeout"}) {
-    if (name == shell) return true;
-  }
-  return false;
+  std::string name = fs::read_symlink(root + "/exe", error).filename().string();
+  // The program of another user's process cannot be read.
+  if (name.empty()) name = ReadOr(root + "/comm", "");
+  return std::find(std::begin(kLaunchers), std::end(kLaunchers), name) != std::end(kLaunchers);
 }
 
 }  // namespace
 
 pid_t WorkingProcess(pid_t rank) {
-  if (RunsPython(rank)) return rank;
   std::deque<pid_t> waiting = {rank};
   for (size_t seen = 0; !waiting.empty() && seen < kMostProcesses; ++seen) {
     const pid_t pid = waiting.front();
     waiting.pop_front();
     if (RunsPython(pid)) return pid;
+    // What a program of the rank's own has started is its helper.
+    if (!IsLauncher(pid)) continue;
     for (const pid_t child : Children(pid)) waiting.push_back(child);
   }
   pid_t pid = rank;
-  for (size_t depth = 0; depth < kMostProcesses && IsShell(pid); ++depth) {
+  for (size_t depth = 0; depth < kMostProcesses && IsLauncher(pid); ++depth) {
     const std::vector<pid_t> children = Children(pid);
     if (children.empty()) break;
     pid = children.front();

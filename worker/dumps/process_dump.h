@@ -10,8 +10,9 @@
 
 namespace meshrun::worker {
 
-// The process that does the rank's work: the rank's own, or where that is a shell or the like that
-// waits for a program, the Python that it has started, else its first child.
+// The process that does the rank's work: the rank's own; where that is a shell or another program
+// that waits for one (sudo, a profiler), the Python that it has started, else its first
+// child. Never what a program of the rank's own has started.
 pid_t WorkingProcess(pid_t rank);
 
 // Frames of machine code: by eu-stack or gdb, whichever is installed. A stopped process has some
