@@ -4,14 +4,17 @@
 #include <sys/wait.h>
 
 #include <csignal>
+#include <cstdlib>
 #include <filesystem>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "core/os/files.h"
 #include "core/os/process.h"
 #include "tests/worker/support/processes.h"
 #include "worker/dumps/frames.h"
+#include "worker/dumps/proc_files.h"
 #include "worker/dumps/process_dump.h"
 #include "worker/dumps/python_frames.h"
 
@@ -233,6 +236,92 @@ TEST_F(DumpTest, TheHelperOfARankThatAShellHasStartedIsNotTheRanksWork) {
                  directory_ + "/helper', 'w'), flush=True); time.sleep(1000)\" && true"});
   ASSERT_GT(testing::AwaitPid(directory_ + "/helper"), 0);
   EXPECT_THAT(DescribeThreads(WorkingProcess(pid)), HasSubstr("fake_rank child"));
+}
+
+// Debuggers that do not come to an end by themselves.
+class DebuggerTest : public DumpTest {
+ protected:
+  DebuggerTest() {
+    const char* const path = std::getenv("PATH");
+    path_ = path == nullptr ? "" : path;
+    std::filesystem::create_directory(directory_ + "/bin");
+    std::filesystem::create_symlink(std::filesystem::absolute("tests/worker/fake_debugger"),
+                                    directory_ + "/bin/gdb");
+    ::setenv("PATH", (directory_ + "/bin").c_str(), 1);
+  }
+  ~DebuggerTest() override {
+    ::setenv("PATH", path_.c_str(), 1);
+    ::unsetenv("FAKE_DEBUGGER");
+  }
+  ProcessStack Look(pid_t pid, const char* mode) {
+    ::setenv("FAKE_DEBUGGER", mode, 1);
+    return NativeStack(pid, std::chrono::milliseconds(200));
+  }
+  static std::string State(pid_t pid) {
+    return StatusField(ReadProcFile("/proc/" + std::to_string(pid) + "/status"), "State");
+  }
+  static bool IsTraced(pid_t pid) {
+    const std::string status = ReadProcFile("/proc/" + std::to_string(pid) + "/status");
+    return StatusField(status, "TracerPid") != "0";
+  }
+  // A process that is stopped takes no SIGTERM.
+  void ExpectThatItRuns(pid_t pid) {
+    ::kill(pid, SIGTERM);
+    const int status = testing::AwaitExit(pid);
+    EXPECT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == SIGTERM) << status;
+    pid_ = -1;
+  }
+
+  std::string path_;
+};
+
+TEST_F(DebuggerTest, OneThatIsKilledLeavesTheProcessRunning) {
+  const pid_t pid = Start({"/bin/sleep", "1000"});
+  EXPECT_THAT(Look(pid, "deaf").text, HasSubstr("no more within 200 ms"));
+  ExpectThatItRuns(pid);
+}
+
+TEST_F(DebuggerTest, OneThatFailsLeavesTheProcessRunning) {
+  const pid_t pid = Start({"/bin/sleep", "1000"});
+  EXPECT_THAT(Look(pid, "fails").problem, HasSubstr("found no frames"));
+  ExpectThatItRuns(pid);
+}
+
+TEST_F(DebuggerTest, OneThatIsOutOfTimeMayLetTheProcessGo) {
+  const pid_t pid = Start({"/bin/sleep", "1000"});
+  EXPECT_THAT(Look(pid, "detaches").text, HasSubstr("detached"));
+  ExpectThatItRuns(pid);
+}
+
+TEST_F(DebuggerTest, AThreadInTheKernelDoesNotStopLater) {
+  const std::string end = directory_ + "/end";
+  const pid_t pid = Start({std::filesystem::absolute("tests/worker/fake_rank"), "in-kernel", end});
+  ASSERT_TRUE(testing::Eventually([&] { return State(pid).starts_with('D'); }));
+  Look(pid, "deaf");
+  ASSERT_TRUE(os::WriteFileAtomically(end, "", 0600, /*sync=*/false).ok());
+  ExpectThatItRuns(pid);
+}
+
+TEST_F(DebuggerTest, AProcessThatWasStoppedBeforeStaysSo) {
+  const pid_t pid = Start({"/bin/sleep", "1000"});
+  ASSERT_EQ(::kill(pid, SIGSTOP), 0);
+  ASSERT_EQ(::waitpid(pid, nullptr, WUNTRACED), pid);
+  for (const char* mode : {"deaf", "fails", "detaches"}) {
+    Look(pid, mode);
+    EXPECT_TRUE(testing::Eventually([&] { return State(pid) == "T (stopped)"; })) << mode;
+  }
+}
+
+TEST_F(DebuggerTest, AProcessThatIsStoppedMeanwhileStaysSo) {
+  const pid_t pid = Start({"/bin/sleep", "1000"});
+  std::thread user([&] {
+    EXPECT_TRUE(testing::Eventually([&] { return IsTraced(pid); }));
+    ::kill(pid, SIGSTOP);
+  });
+  ::setenv("FAKE_DEBUGGER", "deaf", 1);
+  NativeStack(pid, std::chrono::seconds(1));
+  user.join();
+  EXPECT_TRUE(testing::Eventually([&] { return State(pid) == "T (stopped)"; }));
 }
 
 }  // namespace

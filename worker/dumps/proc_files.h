@@ -1,8 +1,11 @@
 // Files of /proc.
 #pragma once
 
+#include <sys/types.h>
+
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace meshrun::worker {
 
@@ -13,5 +16,8 @@ std::string ReadProcFile(const std::string& path);
 
 // Value of a line "Name:\tvalue" of /proc/PID/status; "?" where there is none.
 std::string StatusField(const std::string& status, std::string_view name);
+
+// Directories of a process's threads, 512 at most.
+std::vector<std::string> ThreadDirectories(pid_t pid);
 
 }  // namespace meshrun::worker

@@ -22,7 +22,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr size_t kMostThreads = 512;
 constexpr size_t kMostProcesses = 64;
 
 std::string ReadOr(const std::string& path, std::string_view otherwise) {
@@ -42,18 +41,9 @@ std::string DescribeThread(const std::string& task) {
   return text;
 }
 
-std::vector<std::string> Tasks(pid_t pid) {
-  std::vector<std::string> tasks;
-  std::error_code error;
-  for (const auto& task : fs::directory_iterator(fmt::format("/proc/{}/task", pid), error)) {
-    if (tasks.size() < kMostThreads) tasks.push_back(task.path().string());
-  }
-  return tasks;
-}
-
 std::vector<pid_t> Children(pid_t pid) {
   std::vector<pid_t> children;
-  for (const std::string& task : Tasks(pid)) {
+  for (const std::string& task : ThreadDirectories(pid)) {
     std::istringstream text(ReadProcFile(task + "/children"));
     for (pid_t child; text >> child;) children.push_back(child);
   }
@@ -109,12 +99,12 @@ ProcessStack NativeStack(pid_t pid, std::chrono::milliseconds timeout) {
   std::string tool;
   if (const auto stack = os::FindCommand("eu-stack", "/", search); stack.ok()) {
     tool = "eu-stack";
-    result = RunTool({*stack, "--source", "--inlines", "--pid=" + number}, timeout);
+    result = RunTool({*stack, "--source", "--inlines", "--pid=" + number}, pid, timeout);
     frames = FramesOfEuStack(result.output, pid);
   } else if (const auto gdb = os::FindCommand("gdb", "/", search); gdb.ok()) {
     tool = "gdb";
     result = RunTool({*gdb, "--batch", "--nx", "-p", number, "-ex", "thread apply all backtrace"},
-                     timeout);
+                     pid, timeout);
     frames = FramesOfGdb(result.output, pid);
   } else {
     out.problem = "neither eu-stack (package elfutils) nor gdb is installed on this host";
@@ -145,7 +135,7 @@ std::string DescribeThreads(pid_t pid) {
   std::string text = fmt::format("process {}: {}\nstate {}, resident {}, threads {}\n", pid,
                                  command, StatusField(status, "State"),
                                  StatusField(status, "VmRSS"), StatusField(status, "Threads"));
-  for (const std::string& task : Tasks(pid)) text += DescribeThread(task);
+  for (const std::string& task : ThreadDirectories(pid)) text += DescribeThread(task);
   return text;
 }
 

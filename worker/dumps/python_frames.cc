@@ -119,8 +119,8 @@ ProcessStack FramesOfPython(pid_t pid, const std::string& stack_file, millisecon
   ProcessStack out;
   std::string why;
   if (const std::string py_spy = FindPySpy(pid); !py_spy.empty()) {
-    const ToolResult result =
-        RunTool({py_spy, "dump", "--full-filenames", "--pid", std::to_string(pid)}, Left(deadline));
+    const ToolResult result = RunTool(
+        {py_spy, "dump", "--full-filenames", "--pid", std::to_string(pid)}, pid, Left(deadline));
     const std::vector<Frame> frames = FramesOfPySpy(result.output, pid);
     if (!frames.empty()) {
       out.text = fmt::format("Python frames (py-spy):\n{}\n", result.output);

@@ -12,11 +12,14 @@
 
 #include "core/os/fd.h"
 #include "core/os/process.h"
+#include "worker/dumps/traced_process.h"
 
 namespace meshrun::worker {
 namespace {
 
 constexpr size_t kMostOutput = size_t{4} << 20;
+// From SIGTERM to SIGKILL.
+constexpr std::chrono::seconds kDetachTime(1);
 
 std::string ReadUntil(int fd, std::chrono::steady_clock::time_point deadline, bool* in_time) {
   std::string out;
@@ -37,7 +40,8 @@ std::string ReadUntil(int fd, std::chrono::steady_clock::time_point deadline, bo
 
 }  // namespace
 
-ToolResult RunTool(const std::vector<std::string>& argv, std::chrono::milliseconds timeout) {
+ToolResult RunTool(const std::vector<std::string>& argv, pid_t target,
+                   std::chrono::milliseconds timeout) {
   ToolResult result;
   os::SpawnOptions spawn;
   spawn.argv = argv;
@@ -51,6 +55,7 @@ ToolResult RunTool(const std::vector<std::string>& argv, std::chrono::millisecon
   const os::UniqueFd read_end(ends[0]);
   os::UniqueFd write_end(ends[1]);
   spawn.stdout_fd = spawn.stderr_fd = write_end.get();
+  TracedProcess traced(target);
   const auto child = os::Spawn(spawn);
   if (!child.ok()) {
     result.output = std::string(child.status().message());
@@ -61,12 +66,18 @@ ToolResult RunTool(const std::vector<std::string>& argv, std::chrono::millisecon
       ReadUntil(read_end.get(), std::chrono::steady_clock::now() + timeout, &result.in_time);
   if (!result.in_time) {
     result.output += fmt::format("\n(no more within {} ms)\n", timeout.count());
+    traced.LookAgain();
+    ::kill(-*child, SIGTERM);
+    bool ended = false;
+    result.output +=
+        ReadUntil(read_end.get(), std::chrono::steady_clock::now() + kDetachTime, &ended);
     ::kill(-*child, SIGKILL);
   }
   int status = 0;
   while (::waitpid(*child, &status, 0) < 0 && errno == EINTR) {
   }
   result.succeeded = result.in_time && WIFEXITED(status) && WEXITSTATUS(status) == 0;
+  if (!result.succeeded) traced.LetGo();
   return result;
 }
 

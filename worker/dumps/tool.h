@@ -1,6 +1,8 @@
 // A program that looks at another process, with a limit on its time and on what it prints.
 #pragma once
 
+#include <sys/types.h>
+
 #include <chrono>
 #include <string>
 #include <vector>
@@ -14,7 +16,10 @@ struct ToolResult {
   bool succeeded = false;
 };
 
-// Runs argv[0], a path. At the timeout it is killed with what it has started. Blocks.
-ToolResult RunTool(const std::vector<std::string>& argv, std::chrono::milliseconds timeout);
+// Runs argv[0], a path, to look at `target`. At the timeout it gets SIGTERM, and a second to let the
+// process go; then it is killed with what it has started. The process is left running, unless it
+// was paused by somebody else. Blocks.
+ToolResult RunTool(const std::vector<std::string>& argv, pid_t target,
+                   std::chrono::milliseconds timeout);
 
 }  // namespace meshrun::worker
