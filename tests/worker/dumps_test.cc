@@ -324,5 +324,23 @@ TEST_F(DebuggerTest, AProcessThatIsStoppedMeanwhileStaysSo) {
   EXPECT_TRUE(testing::Eventually([&] { return State(pid) == "T (stopped)"; }));
 }
 
+TEST_F(DebuggerTest, AnotherOneThatIsThereIsNamed) {
+  const pid_t pid = StartPython("");
+  ::setenv("FAKE_DEBUGGER", "deaf", 1);
+  os::SpawnOptions spawn;
+  spawn.argv = {directory_ + "/bin/gdb", "-p", std::to_string(pid)};
+  const pid_t other = os::Spawn(spawn).value_or(-1);
+  ASSERT_TRUE(testing::Eventually([&] { return IsTraced(pid); }));
+  for (const ProcessStack& stack :
+       {Look(pid, "fails"), StackOf(pid, "", std::chrono::milliseconds(200))}) {
+    EXPECT_THAT(stack.problem, HasSubstr("gdb (process " + std::to_string(other) + ") traces it"));
+    EXPECT_THAT(stack.text, HasSubstr(stack.problem));
+    EXPECT_EQ(stack.place, "");
+  }
+  EXPECT_TRUE(IsTraced(pid));
+  ::kill(other, SIGKILL);
+  ::waitpid(other, nullptr, 0);
+}
+
 }  // namespace
 }  // namespace meshrun::worker

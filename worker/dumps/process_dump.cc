@@ -16,6 +16,7 @@
 #include "worker/dumps/proc_files.h"
 #include "worker/dumps/python_frames.h"
 #include "worker/dumps/tool.h"
+#include "worker/dumps/traced_process.h"
 
 namespace meshrun::worker {
 namespace {
@@ -94,6 +95,11 @@ ProcessStack NativeStack(pid_t pid, std::chrono::milliseconds timeout) {
   const std::string search = path == nullptr ? "/usr/bin:/bin" : path;
   const std::string number = std::to_string(pid);
   ProcessStack out;
+  out.problem = DescribeTracer(pid);
+  if (!out.problem.empty()) {
+    out.text = fmt::format("call stacks: none: {}\n", out.problem);
+    return out;
+  }
   std::vector<Frame> frames;
   ToolResult result;
   std::string tool;

@@ -21,6 +21,7 @@
 #include "worker/dumps/frames.h"
 #include "worker/dumps/proc_files.h"
 #include "worker/dumps/tool.h"
+#include "worker/dumps/traced_process.h"
 
 namespace meshrun::worker {
 namespace {
@@ -117,8 +118,10 @@ bool RunsPython(pid_t pid) {
 ProcessStack FramesOfPython(pid_t pid, const std::string& stack_file, milliseconds timeout) {
   const Deadline deadline = std::chrono::steady_clock::now() + timeout;
   ProcessStack out;
-  std::string why;
-  if (const std::string py_spy = FindPySpy(pid); !py_spy.empty()) {
+  std::string why = DescribeTracer(pid);
+  if (!why.empty()) {
+    // The handler may answer all the same.
+  } else if (const std::string py_spy = FindPySpy(pid); !py_spy.empty()) {
     const ToolResult result = RunTool(
         {py_spy, "dump", "--full-filenames", "--pid", std::to_string(pid)}, pid, Left(deadline));
     const std::vector<Frame> frames = FramesOfPySpy(result.output, pid);

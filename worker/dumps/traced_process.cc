@@ -1,5 +1,6 @@
 #include "worker/dumps/traced_process.h"
 
+#include <fmt/format.h>
 #include <signal.h>
 
 #include <cstdlib>
@@ -45,6 +46,16 @@ bool MayStop(pid_t pid) {
 }
 
 }  // namespace
+
+std::string DescribeTracer(pid_t pid) {
+  const std::string tracer =
+      StatusField(ReadProcFile(fmt::format("/proc/{}/status", pid)), "TracerPid");
+  if (tracer == "0" || tracer == "?") return "";
+  std::string name = ReadProcFile(fmt::format("/proc/{}/comm", tracer));
+  while (name.ends_with('\n')) name.pop_back();
+  return fmt::format("{} (process {}) traces it, and a process has one debugger at a time",
+                     name.empty() ? "a program" : name, tracer);
+}
 
 TracedProcess::TracedProcess(pid_t pid)
     : pid_(pid), start_ticks_(StartTicks(pid)), paused_(IsPaused(pid)) {}

@@ -9,8 +9,13 @@
 #include <sys/types.h>
 
 #include <cstdint>
+#include <string>
 
 namespace meshrun::worker {
+
+// Says who traces the process, so that no debugger can: "gdb (process 12) traces it, ...". Empty
+// where nobody does.
+std::string DescribeTracer(pid_t pid);
 
 class TracedProcess {
  public:
