@@ -253,6 +253,13 @@ class DebuggerTest : public DumpTest {
     ::setenv("PATH", path_.c_str(), 1);
     ::unsetenv("FAKE_DEBUGGER");
   }
+  pid_t StartRank(std::vector<std::string> argv) {
+    argv.insert(argv.begin(), std::filesystem::absolute("tests/worker/fake_rank"));
+    const pid_t pid = Start(std::move(argv));
+    EXPECT_TRUE(
+        testing::Eventually([&] { return std::filesystem::exists(directory_ + "/ready"); }));
+    return pid;
+  }
   ProcessStack Look(pid_t pid, const char* mode) {
     ::setenv("FAKE_DEBUGGER", mode, 1);
     return NativeStack(pid, std::chrono::milliseconds(200));
@@ -276,26 +283,26 @@ class DebuggerTest : public DumpTest {
 };
 
 TEST_F(DebuggerTest, OneThatIsKilledLeavesTheProcessRunning) {
-  const pid_t pid = Start({"/bin/sleep", "1000"});
+  const pid_t pid = StartRank({"waits"});
   EXPECT_THAT(Look(pid, "deaf").text, HasSubstr("no more within 200 ms"));
   ExpectThatItRuns(pid);
 }
 
 TEST_F(DebuggerTest, OneThatFailsLeavesTheProcessRunning) {
-  const pid_t pid = Start({"/bin/sleep", "1000"});
+  const pid_t pid = StartRank({"waits"});
   EXPECT_THAT(Look(pid, "fails").problem, HasSubstr("found no frames"));
   ExpectThatItRuns(pid);
 }
 
 TEST_F(DebuggerTest, OneThatIsOutOfTimeMayLetTheProcessGo) {
-  const pid_t pid = Start({"/bin/sleep", "1000"});
+  const pid_t pid = StartRank({"waits"});
   EXPECT_THAT(Look(pid, "detaches").text, HasSubstr("detached"));
   ExpectThatItRuns(pid);
 }
 
 TEST_F(DebuggerTest, AThreadInTheKernelDoesNotStopLater) {
   const std::string end = directory_ + "/end";
-  const pid_t pid = Start({std::filesystem::absolute("tests/worker/fake_rank"), "in-kernel", end});
+  const pid_t pid = StartRank({"in-kernel", end});
   ASSERT_TRUE(testing::Eventually([&] { return State(pid).starts_with('D'); }));
   Look(pid, "deaf");
   ASSERT_TRUE(os::WriteFileAtomically(end, "", 0600, /*sync=*/false).ok());
@@ -303,7 +310,7 @@ TEST_F(DebuggerTest, AThreadInTheKernelDoesNotStopLater) {
 }
 
 TEST_F(DebuggerTest, AProcessThatWasStoppedBeforeStaysSo) {
-  const pid_t pid = Start({"/bin/sleep", "1000"});
+  const pid_t pid = StartRank({"waits"});
   ASSERT_EQ(::kill(pid, SIGSTOP), 0);
   ASSERT_EQ(::waitpid(pid, nullptr, WUNTRACED), pid);
   for (const char* mode : {"deaf", "fails", "detaches"}) {
@@ -313,7 +320,7 @@ TEST_F(DebuggerTest, AProcessThatWasStoppedBeforeStaysSo) {
 }
 
 TEST_F(DebuggerTest, AProcessThatIsStoppedMeanwhileStaysSo) {
-  const pid_t pid = Start({"/bin/sleep", "1000"});
+  const pid_t pid = StartRank({"waits"});
   std::thread user([&] {
     EXPECT_TRUE(testing::Eventually([&] { return IsTraced(pid); }));
     ::kill(pid, SIGSTOP);
@@ -325,7 +332,9 @@ TEST_F(DebuggerTest, AProcessThatIsStoppedMeanwhileStaysSo) {
 }
 
 TEST_F(DebuggerTest, AnotherOneThatIsThereIsNamed) {
-  const pid_t pid = StartPython("");
+  // PR_SET_PTRACER, as for a rank.
+  const pid_t pid = StartPython(
+      "import ctypes\nctypes.CDLL(None).prctl(0x59616d61, ctypes.c_ulong(-1), 0, 0, 0)");
   ::setenv("FAKE_DEBUGGER", "deaf", 1);
   os::SpawnOptions spawn;
   spawn.argv = {directory_ + "/bin/gdb", "-p", std::to_string(pid)};
