@@ -42,7 +42,9 @@ void Inquiries::Collect(uint64_t call_id, const v1::GetStacksRequest& request) {
   collect.set_request(call_id);
   *collect.mutable_ranks() = request.ranks();
   collect.set_native(request.native());
-  Begin(call_id, Kind::kStack, request.job_id(), TimeoutOf(request, kStackTimeout),
+  const nanoseconds timeout = TimeoutOf(request, kStackTimeout);
+  *collect.mutable_timeout() = ToProtoDuration(timeout);
+  Begin(call_id, Kind::kStack, request.job_id(), timeout,
         {request.ranks().begin(), request.ranks().end()}, question);
 }
 

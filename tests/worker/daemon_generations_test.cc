@@ -250,6 +250,34 @@ TEST_F(DaemonGenerationsTest, StacksOfTheRanksThatAreAskedForAreUploaded) {
   EXPECT_EQ(stacks[1].stack().rank() + stacks[2].stack().rank(), 1);
 }
 
+TEST_F(DaemonGenerationsTest, RequestsForTheStackOfARankShareOneDebugger) {
+  const std::string looks = directory_ / "looks", go = directory_ / "go";
+  std::filesystem::create_directory(directory_ / "bin");
+  for (const char* debugger : {"bin/eu-stack", "bin/gdb"}) {
+    ASSERT_TRUE(os::WriteFileAtomically(directory_ / debugger,
+                                        "#!/bin/sh\necho look >> " + looks + "\nwhile [ ! -e " +
+                                            go + " ]; do sleep 0.01; done\n",
+                                        0700)
+                    .ok());
+  }
+  environment_["PATH"] = (directory_ / "bin") + ":/usr/local/bin:/usr/bin:/bin";
+  RunTwo();
+  v1::OpenSessionResponse message;
+  message.mutable_collect_stacks()->add_ranks(1);
+  for (int request = 1; request <= 20; ++request) {
+    message.mutable_collect_stacks()->set_request(request);
+    coordinator_->Send(message, kJob, 1);
+  }
+  message.mutable_dump()->set_reason("no step for 3 m");
+  message.mutable_dump()->set_request(21);
+  coordinator_->Send(message, kJob, 1);
+  // All of it has arrived when this is answered.
+  EXPECT_TRUE(Prepare(PrepareSwapped(), 2).ok());
+  ASSERT_TRUE(os::WriteFileAtomically(go, "").ok());
+  EXPECT_EQ(coordinator_->AwaitStacks(22).size(), 22u);
+  EXPECT_EQ(os::ReadFile(looks).value_or(""), "look\nlook\n") << "one for each rank";
+}
+
 TEST_F(DaemonGenerationsTest, AProcessThatHasEndedCannotLiveOn) {
   RunTwo();
   End("go0.1");

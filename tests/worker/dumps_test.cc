@@ -143,13 +143,14 @@ class DumpTest : public ::testing::Test {
   // A Python program that stands in step() at line 4 once the file "ready" is there.
   pid_t StartPython(const std::string& before) {
     program_ = directory_ + "/train.py";
-    EXPECT_TRUE(os::WriteFileAtomically(program_,
-                                        "import faulthandler, os, threading\n" + before +
-                                            "\ndef step(lock):\n    lock.acquire()\n"
-                                            "lock = threading.Lock()\nlock.acquire()\n"
-                                            "open(os.environ['READY'], 'w').close()\nstep(lock)\n",
-                                        0600, /*sync=*/false)
-                    .ok());
+    EXPECT_TRUE(
+        os::WriteFileAtomically(program_,
+                                "import faulthandler, os, threading\n" + before +
+                                    "\ndef step(lock):\n"
+                                    "    open(os.environ['READY'], 'w').close(); lock.acquire()\n"
+                                    "lock = threading.Lock()\nlock.acquire()\nstep(lock)\n",
+                                0600, /*sync=*/false)
+            .ok());
     const auto python = os::FindCommand("python3", "/", "/usr/local/bin:/usr/bin:/bin");
     EXPECT_TRUE(python.ok());
     const pid_t pid = Start({*python, program_});

@@ -16,9 +16,9 @@ struct ToolResult {
   bool succeeded = false;
 };
 
-// Runs argv[0], a path, to look at `target`. At the timeout it gets SIGTERM, and a second to let the
-// process go; then it is killed with what it has started. The process is left running, unless it
-// was paused by somebody else. Blocks.
+// Runs argv[0], a path, to look at `target`. At the timeout the tool gets SIGTERM, and a second to
+// let go of the process; then it is killed with what it has started. The process is left running,
+// unless somebody else has paused it. Blocks.
 ToolResult RunTool(const std::vector<std::string>& argv, pid_t target,
                    std::chrono::milliseconds timeout);
 

@@ -30,6 +30,7 @@
 #include "core/ids.h"
 #include "meshrun/v1/session.pb.h"
 #include "meshrun/v1/stack.pb.h"
+#include "worker/dumps/stack_requests.h"
 #include "worker/event_loop/event_loop.h"
 #include "worker/files/file_tasks.h"
 #include "worker/generations/agent_socket.h"
@@ -267,6 +268,7 @@ class Generations {
 
   Host host_;
   Handler handler_;
+  StackRequests stacks_{host_.files};
   std::map<Key, Entry> entries_;
   // The session's Hello named them as running, so the coordinator waits for their end. They may be
   // gone since.

@@ -3,14 +3,12 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <memory>
 #include <utility>
 
 #include "core/log.h"
 #include "core/os/files.h"
+#include "core/proto_time.h"
 #include "core/utf8.h"
-#include "worker/dumps/process_dump.h"
-#include "worker/dumps/python_frames.h"
 #include "worker/generations/generations.h"
 
 namespace meshrun::worker {
@@ -18,8 +16,8 @@ namespace {
 
 // The coordinator waits 10 s for dumps before it lets anything be killed.
 constexpr std::chrono::seconds kDumpTime(8);
-// The client's patience is longer.
-constexpr std::chrono::seconds kStackTime(15);
+// How long a coordinator waits that does not say so.
+constexpr std::chrono::seconds kStackTime(20);
 // Most bytes of what is uploaded.
 constexpr size_t kMostText = size_t{256} << 10;
 constexpr size_t kMostPlace = 1024;
@@ -31,12 +29,8 @@ void WriteReport(const std::string& path, const std::string& text) {
   (void)os::WriteFileAtomically(path, text, 0600, /*sync=*/false);
 }
 
-// The threads of a job that run debuggers: so many at once, which each read the symbols of LibTorch
-// into memory of their own.
-constexpr int kAtOnce = 8;
-std::string TaskKey(const std::string& job_id, std::string_view what, int rank) {
-  return fmt::format("{}/{}-{}", job_id, what, rank % kAtOnce);
-}
+// One thread a job writes its reports, one after the other.
+std::string ReportsKey(const std::string& job_id) { return job_id + "/reports"; }
 
 v1::RankStack ToMessage(int rank, const ProcessStack& stack) {
   v1::RankStack out;
@@ -88,27 +82,26 @@ void Generations::Dump(Generation& generation, const v1::Dump& dump) {
     const std::string path = host_.facts.log_layout.DumpFile(
         host_.state_dir.LogDirectory(fence.job_id(), name.generation), fence.job_id(),
         name.generation, name.rank);
-    const auto stack = std::make_shared<ProcessStack>();
-    const auto write_python_and_native = [path, stack, own = static_cast<pid_t>(pid),
-                                          reason = dump.reason()] {
-      const pid_t pid = WorkingProcess(own);
-      if (!RunsPython(pid)) return;
-      WriteReport(path,
-                  Report(reason, *stack, DescribeThreads(pid) + NativeStack(pid, kDumpTime).text));
+    const auto write = [this, path, job_id = fence.job_id(), reason = dump.reason()](
+                           const ProcessStack& stack, const std::string& rest) {
+      host_.files.Run(ReportsKey(job_id),
+                      [path, text = Report(reason, stack, rest)] { WriteReport(path, text); });
     };
-    host_.files.Run(
-        TaskKey(fence.job_id(), "dump", rank),
-        [path, stack, file = StackFileOf(generation, name), own = static_cast<pid_t>(pid),
-         reason = dump.reason()] {
-          const pid_t pid = WorkingProcess(own);
-          *stack = StackOf(pid, file, kDumpTime);
-          WriteReport(path, Report(reason, *stack, DescribeThreads(pid)));
-        },
-        [this, fence, rank, stack, write_python_and_native, request = dump.request()] {
-          if (request != 0) UploadStack(fence, request, ToMessage(rank, *stack));
-          // What takes longer, and is rarely needed, comes after all that.
-          host_.files.Run(TaskKey(fence.job_id(), "native", rank), write_python_and_native);
-        });
+    StackRequests::Request look = {.job_id = fence.job_id(),
+                                   .rank = static_cast<pid_t>(pid),
+                                   .python_file = StackFileOf(generation, name),
+                                   .limit = kDumpTime};
+    stacks_.Ask(look, [this, fence, rank, look, write,
+                       request = dump.request()](const StackRequests::Answer& answer) mutable {
+      write(answer.stack, answer.threads);
+      if (request != 0) UploadStack(fence, request, ToMessage(rank, answer.stack));
+      // What takes longer, and is rarely needed, comes after all that.
+      look.frames = false;
+      look.native = true;
+      stacks_.Ask(look, [write, stack = answer.stack](const StackRequests::Answer& answer) {
+        if (!answer.native.empty()) write(stack, answer.threads + answer.native);
+      });
+    });
   }
 }
 
@@ -116,6 +109,11 @@ void Generations::CollectStacks(const Generation& generation, const v1::CollectS
   const v1::Fence& fence = generation.fence();
   const std::map<int, v1::RankExit> exits = generation.Exits();
   const std::map<int, int64_t> pids = generation.Pids();
+  const auto timeout =
+      command.has_timeout()
+          ? std::chrono::ceil<std::chrono::milliseconds>(FromProto(command.timeout()))
+          : kStackTime;
+  const auto give_up = std::chrono::steady_clock::now() + timeout;
   for (const v1::RankAssignment& place : generation.record().prepare().ranks()) {
     const int rank = place.rank();
     const auto& chosen = command.ranks();
@@ -128,18 +126,19 @@ void Generations::CollectStacks(const Generation& generation, const v1::CollectS
       UploadStack(fence, command.request(), std::move(stack));
       continue;
     }
-    const auto stack = std::make_shared<ProcessStack>();
-    host_.files.Run(
-        TaskKey(fence.job_id(), "stack", rank),
-        [stack, file = StackFileOf(generation, NameOf(place, fence.generation())),
-         own = static_cast<pid_t>(pid->second), native = command.native()] {
-          const pid_t working = WorkingProcess(own);
-          *stack = StackOf(working, file, kStackTime);
-          if (native && RunsPython(working)) stack->text += NativeStack(working, kStackTime).text;
-        },
-        [this, fence, rank, stack, request = command.request()] {
-          UploadStack(fence, request, ToMessage(rank, *stack));
-        });
+    stacks_.Ask({.job_id = fence.job_id(),
+                 .rank = static_cast<pid_t>(pid->second),
+                 .python_file = StackFileOf(generation, NameOf(place, fence.generation())),
+                 .native = command.native(),
+                 .limit = timeout,
+                 .give_up = give_up},
+                [this, fence, rank, request = command.request(),
+                 native = command.native()](const StackRequests::Answer& answer) {
+                  ProcessStack stack = answer.stack;
+                  // Another request may have asked for it.
+                  if (native) stack.text += answer.native;
+                  UploadStack(fence, request, ToMessage(rank, stack));
+                });
   }
 }
 
@@ -150,7 +149,7 @@ void Generations::WriteFlightRecord(const Generation& generation, const v1::Flig
   const ProcessName name = NameOf(*rank, generation.fence().generation());
   const std::string path = host_.facts.log_layout.FlightRecordFile(
       host_.state_dir.LogDirectory(job_id, name.generation), job_id, name.generation, name.rank);
-  host_.files.Run(TaskKey(job_id, "record", record.rank()),
+  host_.files.Run(ReportsKey(job_id),
                   [path, text = record.error().empty() ? record.json() : record.error()] {
                     WriteReport(path, text);
                   });

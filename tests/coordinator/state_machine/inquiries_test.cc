@@ -174,6 +174,7 @@ TEST_F(StacksTest, OnlyTheHostsOfTheRanksThatAreAskedForAreAsked) {
   ASSERT_NE(asked, nullptr);
   EXPECT_EQ(asked->ranks(0), 3);
   EXPECT_TRUE(asked->native());
+  EXPECT_EQ(FromProto(asked->timeout()), seconds(20)) << "a debugger does not outlive its request";
   EXPECT_EQ(Upload(asked->request(), 2).code(), absl::StatusCode::kNotFound);
   EXPECT_TRUE(Upload(asked->request(), 3).ok());
   EXPECT_TRUE(h.answer(call).done);
