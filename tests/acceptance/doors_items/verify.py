@@ -1,5 +1,6 @@
-"""Item 8: `meshrun verify` on one host and on two, as it is and with a fault: a wrong sum, a link of 10 Mbit/s, a full disk, a clock
-3 s ahead. Each is named, with exit code 1; every JSON file validates against its schema and holds no name of a host or a user."""
+"""Item 8: `meshrun verify` on one host and on two, as it is and with a fault: wrong sums, on all ranks or on one, a link of 10 Mbit/s, a
+full disk, a clock 3 s ahead. Each is named, with exit code 1; every JSON file validates against its schema and holds no name of a host or
+a user."""
 
 import contextlib
 import getpass
@@ -137,6 +138,8 @@ def faulty(place, name, faults, **how):
 
 
 WRONG_SUM = ["collectives, all_reduce", "and it should be"]
+# Rank 0's pieces are right: the row names the rank that is damaged, and the ranks stay in step.
+WRONG_ALONE = ["collectives, all_gather_v of uneven pieces: rank 1: element ", "and it should be"]
 FULL_DISK = ["files, saved and read back", "No space left on device"]
 LATE_CLOCK = ["clocks, clock of host 1", "3 s ahead of host 0's"]
 SLOW_LINK = ["links, from host 0 to host 1", "slower than 100 Mbit/s"]
@@ -145,6 +148,10 @@ SLOW_LINK = ["links, from host 0 to host 1", "slower than 100 Mbit/s"]
 def damaging(place):
     # Between processes of one host, too, bytes then go through sockets.
     return {**preloaded(place.site, "wrong_bytes"), "UCX_TLS": "tcp,self"}
+
+
+def damaging_one(place):
+    return {**damaging(place), "MESHRUN_TEST_DAMAGED_RANK": "1"}
 
 
 def ahead(place):
@@ -194,7 +201,8 @@ def run(site):
     site.env["MESHRUN_FLIGHT_RECORD_DIR"] = str(site.directory)
     binary("//jobs/verify:verify")
     one = Site1(site)
-    figures = [f"1 host: {right(one)}", faulty(one, "wrong-sum", [WRONG_SUM], env=damaging(one))]
+    figures = [f"1 host: {right(one)}", faulty(one, "wrong-sum", [WRONG_SUM], env=damaging(one)),
+               faulty(one, "wrong-alone", [WRONG_SUM, WRONG_ALONE], env=damaging_one(one))]
     try:
         two = Site2(site)
         figures.append(f"2 hosts: {right(two)}")
