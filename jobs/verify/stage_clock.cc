@@ -29,6 +29,7 @@ void StageClock::begin(const std::string& stage, std::chrono::seconds limit) {
 void StageClock::end() {
   const MutexLock lock(mutex_);
   until_.reset();
+  while (is_late_) changed_.Wait(mutex_);
 }
 
 std::string StageClock::stage() const {
@@ -49,10 +50,16 @@ void StageClock::watch() {
       }
     }
     if (is_over_) return;
+    is_late_ = true;
     stage = stage_;
     limit = limit_;
   }
   on_late_(stage, limit);
+  {
+    const MutexLock lock(mutex_);
+    is_late_ = false;
+  }
+  changed_.NotifyAll();
 }
 
 }  // namespace meshrun::verify

@@ -28,6 +28,8 @@ using std::chrono::seconds;
 constexpr seconds kStageLimit{30};
 // So that rank 0 is the first to end, with the report.
 constexpr seconds kOthersWait{3};
+// Until another rank has taken a lost one's place.
+constexpr seconds kNextWorld{60};
 
 // How often this job was started again so far.
 int restarts() {
@@ -68,10 +70,13 @@ void Verification::keep(const std::string& line) {
   save(/*is_finished=*/false);
 }
 
-void Verification::save(bool is_finished) const {
+void Verification::save(bool is_finished) {
   if (options_.report.empty()) return;
+  const MutexLock lock(file_mutex_);
+  if (is_file_finished_) return;
   write_file_atomically(options_.report,
                         report_.file(std::chrono::steady_clock::now() - start_, is_finished));
+  is_file_finished_ = is_finished;
 }
 
 void Verification::take_up() {
@@ -80,11 +85,49 @@ void Verification::take_up() {
   print("verify: goes on with the report of the ranks that were lost");
 }
 
+void Verification::enter_world() {
+  auto exchange = std::make_shared<Exchange>();
+  auto agent = DistributedManager::get().shared_agent();
+  const MutexLock lock(mutex_);
+  exchange_ = std::move(exchange);
+  agent_ = std::move(agent);
+}
+
+std::shared_ptr<Exchange> Verification::exchange() const {
+  const MutexLock lock(mutex_);
+  return exchange_;
+}
+
+std::shared_ptr<agent::Agent> Verification::agent() const {
+  const MutexLock lock(mutex_);
+  return agent_;
+}
+
+seconds Verification::limit_here(seconds limit) const {
+  return limit + (rank_ == 0 ? seconds(0) : kOthersWait);
+}
+
 void Verification::run(ElasticContext& elastic) {
-  clock_.begin("meeting", kStageLimit);
-  exchange_.emplace();
-  const Phase phase = common_phase();
-  clock_.end();
+  between_worlds_.reset();
+  try {
+    run_in_world(elastic);
+  } catch (...) {
+    {
+      const MutexLock lock(mutex_);
+      exchange_.reset();
+    }
+    between_worlds_.emplace(clock_, clock_.stage(), limit_here(kNextWorld));
+    throw;
+  }
+}
+
+void Verification::run_in_world(ElasticContext& elastic) {
+  Phase phase = kBegins;
+  {
+    const StageClock::Running meeting(clock_, "meeting", limit_here(kStageLimit));
+    enter_world();
+    phase = common_phase();
+  }
   const bool is_anew = phase == kBegins && restarts() > 0;
   if (phase == kIsUnderWay || is_anew) {
     // A new rank 0 knows it from the file alone.
@@ -131,10 +174,10 @@ void Verification::stages() {
   run_stage("collectives", kStageLimit, [&](Stage& stage) {
     check_collectives(stage);
     measure_collectives(stage, hosts, link);
+    const bool is_wrong = rank_ == 0 && report_.is_wrong("collectives");
+    are_collectives_right_ = stage.exchange().tell(is_wrong ? "wrong" : "") != "wrong";
   });
   // What stands on them would only fail in other words, or hang.
-  are_collectives_right_ =
-      exchange_->tell(rank_ == 0 && report_.is_wrong("collectives") ? "wrong" : "") != "wrong";
   if (!are_collectives_right_) {
     for (const char* name : {"transforms", "shards", "files"}) {
       run_stage(name, kStageLimit, [](Stage& stage) { stage.not_run("all", kWithoutCollectives); });
@@ -150,9 +193,9 @@ void Verification::stages() {
 void Verification::recovery(ElasticContext& elastic) {
   const std::string reason = are_collectives_right_ ? why_no_recovery() : kWithoutCollectives;
   if (reason.empty()) {
-    clock_.begin("recovery", kStageLimit);
+    const StageClock::Running moving(clock_, "recovery", limit_here(kStageLimit));
     move_to_ucx();
-    exchange_.emplace();
+    enter_world();
   }
   run_stage("recovery", kStageLimit, [&](Stage& stage) {
     if (!reason.empty()) return stage.not_run("a rank is killed, and the job goes on", reason);
@@ -175,19 +218,20 @@ void Verification::go_on(ElasticContext& elastic) {
 
 void Verification::run_stage(const std::string& name, seconds limit,
                              const std::function<void(Stage& stage)>& body) {
-  if (agent::Agent* const agent = DistributedManager::get().agent()) {
+  if (const auto agent = this->agent()) {
     agent->Report(
         {.step = stages_done_, .total_steps = options_.gpu_check.empty() ? 9 : 10, .note = name});
   }
-  clock_.begin(name, limit + (rank_ == 0 ? seconds(0) : kOthersWait));
-  Stage stage(name, *exchange_, report_);
+  const StageClock::Running running(clock_, name, limit_here(limit));
+  const std::shared_ptr<Exchange> exchange = this->exchange();
+  Stage stage(name, *exchange, report_);
   body(stage);
-  exchange_->meet();
-  clock_.end();
+  exchange->meet();
   ++stages_done_;
 }
 
 void Verification::fail(const std::string& problem) {
+  between_worlds_.reset();
   if (rank_ == 0) report_.add({clock_.stage(), "all ranks to its end", Result::kWrong, problem});
 }
 
@@ -200,9 +244,11 @@ std::string Verification::finish() {
 }
 
 std::string Verification::who_is_late() const {
+  const std::shared_ptr<Exchange> exchange = this->exchange();
+  if (!exchange) return "a rank was lost, and no other world has followed";
   std::vector<int> ranks;
   try {
-    if (rank_ == 0 && exchange_) ranks = exchange_->awaited();
+    if (rank_ == 0) ranks = exchange->awaited();
   } catch (const std::exception&) {
     // The store does not answer either.
   }
@@ -214,24 +260,36 @@ std::string Verification::who_is_late() const {
 }
 
 void Verification::end_late(const std::string& stage, seconds limit) {
-  const seconds own = limit - (rank_ == 0 ? seconds(0) : kOthersWait);
-  std::string text = "the stage '" + stage + "' is not done within " + std::to_string(own.count()) +
-                     " s: " + who_is_late();
-  std::string wrong = stage + ": " + text;
-  if (rank_ == 0) {
-    report_.add({stage, "all ranks to its end", Result::kWrong, text});
+  // An exception would end this thread's process by SIGABRT.
+  std::string wrong = stage + ": it is not done in time";
+  const auto try_to = [&](const std::function<void()>& act) {
     try {
-      wrong = finish();
+      act();
     } catch (const std::exception& error) {
       std::cerr << std::string("verify: ") + error.what() + "\n";
+    } catch (...) {
+      std::cerr << "verify: an error without a text\n";
     }
-  }
+  };
+  try_to([&] {
+    const seconds own = limit - (rank_ == 0 ? seconds(0) : kOthersWait);
+    const std::string text = "the stage '" + stage + "' is not done within " +
+                             std::to_string(own.count()) + " s: " + who_is_late();
+    wrong = stage + ": " + text;
+    if (rank_ != 0) return;
+    report_.add({stage, "all ranks to its end", Result::kWrong, text});
+  });
+  try_to([&] {
+    if (rank_ == 0) wrong = finish();
+  });
   std::cerr << "verify: " + wrong + "\n" << std::flush;
   jobs::write_error_file({"VerificationError", wrong, ""});
   // Else the job would begin again.
-  if (agent::Agent* const agent = DistributedManager::get().agent()) {
-    static_cast<void>(agent->ReportFinished(std::chrono::seconds(2)));
-  }
+  try_to([&] {
+    if (const auto agent = this->agent()) {
+      static_cast<void>(agent->ReportFinished(std::chrono::seconds(2)));
+    }
+  });
   std::fflush(nullptr);
   std::_Exit(kExitJobFailed);
 }

@@ -7,8 +7,11 @@
 
 #include <chrono>
 #include <functional>
+#include <memory>
+#include <optional>
 #include <string>
 
+#include "core/mutex.h"
 #include "jobs/verify/options.h"
 #include "jobs/verify/report.h"
 #include "jobs/verify/stage.h"
@@ -22,7 +25,8 @@ class Verification {
   explicit Verification(const Options& options);
 
   bool is_first() const { return rank_ == 0; }
-  // In each world. Collective.
+  // In each world. Collective. Where a lost peer's error leaves it, the deadline for all stages
+  // holds until the next call, or until fail().
   void run(ElasticContext& elastic);
   // Something outside a stage went wrong, and there will be no other one.
   void fail(const std::string& problem);
@@ -34,6 +38,7 @@ class Verification {
   // Before the recovery, within it, or after it: of a rank, and the greatest of all ranks.
   enum Phase : int64_t { kBegins = 0, kIsUnderWay = 1, kKills = 2, kIsOver = 3 };
 
+  void run_in_world(ElasticContext& elastic);
   void stages();
   // Kills a rank; the other ranks leave it by the error of a lost peer.
   void recovery(ElasticContext& elastic);
@@ -41,13 +46,20 @@ class Verification {
   void go_on(ElasticContext& elastic);
   // For each new row.
   void keep(const std::string& line);
-  // Writes the file, so that a loss of all ranks leaves what they had found.
-  void save(bool is_finished) const;
+  // Writes the file, so that a loss of all ranks leaves what they had found. From any thread;
+  // nothing is written after a finished one.
+  void save(bool is_finished);
   // Rank 0, which was started again, takes the rows that the file has.
   void take_up();
   void run_stage(const std::string& name, std::chrono::seconds limit,
                  const std::function<void(Stage& stage)>& body);
+  // On this rank: rank 0 is the first to be late.
+  std::chrono::seconds limit_here(std::chrono::seconds limit) const;
   Phase common_phase();
+  // For all calls in the present world, and for the clock's thread.
+  void enter_world();
+  std::shared_ptr<Exchange> exchange() const;
+  std::shared_ptr<agent::Agent> agent() const;
   // On the clock's thread.
   std::string who_is_late() const;
   // On the clock's thread; ends the process.
@@ -63,9 +75,18 @@ class Verification {
   std::chrono::steady_clock::time_point killed_;
   // File that this rank writes when the last one is killed; empty: it was there before.
   std::string planted_record_;
-  std::optional<Exchange> exchange_;
   Report report_;
+  mutable Mutex mutex_;
+  // Empty between two worlds.
+  std::shared_ptr<Exchange> exchange_ MESHRUN_GUARDED_BY(mutex_);
+  // The agent of the last world; the manager has none between two.
+  std::shared_ptr<agent::Agent> agent_ MESHRUN_GUARDED_BY(mutex_);
+  // Held while the file is written: else an older one could take a newer one's place.
+  Mutex file_mutex_;
+  bool is_file_finished_ MESHRUN_GUARDED_BY(file_mutex_) = false;
   StageClock clock_;
+  // From a world that has lost a rank to the next one.
+  std::optional<StageClock::Running> between_worlds_;
 };
 
 }  // namespace meshrun::verify

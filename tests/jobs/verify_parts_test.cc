@@ -149,9 +149,8 @@ TEST(VerifyHostFactsTest, SpeedsComeFromTheKernelAndFactsPassThroughJson) {
 TEST(VerifyStageClockTest, AStageThatIsLateIsNamed) {
   std::promise<std::string> late;
   StageClock clock([&](const std::string& stage, std::chrono::seconds) { late.set_value(stage); });
-  clock.begin("topology", std::chrono::hours(1));
-  clock.end();
-  clock.begin("links", std::chrono::seconds(0));
+  { const StageClock::Running topology(clock, "topology", std::chrono::hours(1)); }
+  const StageClock::Running links(clock, "links", std::chrono::seconds(0));
   EXPECT_EQ(late.get_future().get(), "links");
 }
 
@@ -159,11 +158,26 @@ TEST(VerifyStageClockTest, AStageThatEndsIsNot) {
   bool is_late = false;
   {
     StageClock clock([&](const std::string&, std::chrono::seconds) { is_late = true; });
-    clock.begin("links", std::chrono::hours(1));
-    clock.end();
+    { const StageClock::Running links(clock, "links", std::chrono::hours(1)); }
     EXPECT_EQ(clock.stage(), "links");
   }
   EXPECT_FALSE(is_late);
+}
+
+TEST(VerifyStageClockTest, AStageEndsAfterWhatItsLatenessCalled) {
+  std::promise<void> called, may_return;
+  bool has_returned = false;
+  StageClock clock([&](const std::string&, std::chrono::seconds) {
+    called.set_value();
+    may_return.get_future().wait();
+    has_returned = true;
+  });
+  {
+    const StageClock::Running links(clock, "links", std::chrono::seconds(0));
+    called.get_future().wait();
+    may_return.set_value();
+  }
+  EXPECT_TRUE(has_returned);
 }
 
 }  // namespace
