@@ -1,8 +1,14 @@
 #include "jobs/verify/stage_clock.h"
 
+#include <algorithm>
 #include <utility>
 
 namespace meshrun::verify {
+
+std::chrono::seconds stage_limit(std::chrono::seconds most, std::chrono::duration<double> passed) {
+  const auto left = std::chrono::duration_cast<std::chrono::seconds>(kAllStages - passed);
+  return std::clamp(left, std::chrono::seconds(1), most);
+}
 
 StageClock::StageClock(OnLate on_late)
     : on_late_(std::move(on_late)), thread_([this] { watch(); }) {}

@@ -13,6 +13,12 @@
 
 namespace meshrun::verify {
 
+// For all stages together, so that a verification ends within 3 minutes.
+constexpr std::chrono::seconds kAllStages{170};
+
+// The limit of a stage that may take `most`, when `passed` of kAllStages is over; at least 1 s.
+std::chrono::seconds stage_limit(std::chrono::seconds most, std::chrono::duration<double> passed);
+
 class StageClock {
  public:
   // `on_late` is called at most once, on this object's thread; it may end the process.

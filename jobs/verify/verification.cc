@@ -104,7 +104,8 @@ std::shared_ptr<agent::Agent> Verification::agent() const {
 }
 
 seconds Verification::limit_here(seconds limit) const {
-  return limit + (rank_ == 0 ? seconds(0) : kOthersWait);
+  return stage_limit(limit, std::chrono::steady_clock::now() - start_) +
+         (rank_ == 0 ? seconds(0) : kOthersWait);
 }
 
 void Verification::run(ElasticContext& elastic) {
@@ -273,8 +274,12 @@ void Verification::end_late(const std::string& stage, seconds limit) {
   };
   try_to([&] {
     const seconds own = limit - (rank_ == 0 ? seconds(0) : kOthersWait);
-    const std::string text = "the stage '" + stage + "' is not done within " +
-                             std::to_string(own.count()) + " s: " + who_is_late();
+    const bool is_rest = own < kStageLimit;
+    const std::string text =
+        "the stage '" + stage + "' is not done within " + std::to_string(own.count()) + " s" +
+        (is_rest ? ", the rest of " + std::to_string(kAllStages.count()) + " s for all stages"
+                 : "") +
+        ": " + who_is_late();
     wrong = stage + ": " + text;
     if (rank_ != 0) return;
     report_.add({stage, "all ranks to its end", Result::kWrong, text});

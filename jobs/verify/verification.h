@@ -2,7 +2,8 @@
 //
 // run() is the body of an ElasticContext: the last stage kills a rank, and the next world ends it.
 // A rank that is lost before that stage ends the verification: the report says in which stage.
-// Every stage has a deadline; a rank that is late ends its process, and so the job.
+// Every stage has a deadline, and all of them have one; a rank that is late ends its process, and
+// so the job.
 #pragma once
 
 #include <chrono>
@@ -53,7 +54,7 @@ class Verification {
   void take_up();
   void run_stage(const std::string& name, std::chrono::seconds limit,
                  const std::function<void(Stage& stage)>& body);
-  // On this rank: rank 0 is the first to be late.
+  // What is left of it now, on this rank: rank 0 is the first to be late.
   std::chrono::seconds limit_here(std::chrono::seconds limit) const;
   Phase common_phase();
   // For all calls in the present world, and for the clock's thread.

@@ -154,6 +154,14 @@ TEST(VerifyStageClockTest, AStageThatIsLateIsNamed) {
   EXPECT_EQ(late.get_future().get(), "links");
 }
 
+TEST(VerifyStageClockTest, StagesShareOneLimit) {
+  using std::chrono::seconds;
+  EXPECT_EQ(stage_limit(seconds(30), seconds(0)), seconds(30));
+  EXPECT_EQ(stage_limit(seconds(60), seconds(100)), seconds(60));
+  EXPECT_EQ(stage_limit(seconds(30), seconds(150)), seconds(20));
+  EXPECT_EQ(stage_limit(seconds(30), seconds(1000)), seconds(1));
+}
+
 TEST(VerifyStageClockTest, AStageThatEndsIsNot) {
   bool is_late = false;
   {
