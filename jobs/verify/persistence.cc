@@ -7,9 +7,7 @@
 #include <chrono>
 #include <csignal>
 #include <cstdlib>
-#include <filesystem>
 #include <memory>
-#include <random>
 
 #include "ATen/Context.h"
 #include "ATen/Functions.h"
@@ -54,25 +52,6 @@ std::string unequal_models(const Model& found, const Model& expected) {
   return "";
 }
 
-// Gone with this object, whatever happened.
-class ScratchDirectory {
- public:
-  ScratchDirectory(Exchange& exchange, const std::string& parent)
-      : path_((std::filesystem::path(parent) /
-               exchange.tell(jobs::format("meshrun-verify-%08x", std::random_device()())))
-                  .string()) {}
-  ~ScratchDirectory() {
-    std::error_code ignored;
-    std::filesystem::remove_all(path_, ignored);
-  }
-  ScratchDirectory(const ScratchDirectory&) = delete;
-  ScratchDirectory& operator=(const ScratchDirectory&) = delete;
-  const std::string& path() const { return path_; }
-
- private:
-  const std::string path_;
-};
-
 // ---- recovery
 
 constexpr int64_t kSteps = 20;
@@ -110,14 +89,13 @@ torch::nn::Linear undisturbed() {
 }  // namespace
 
 void check_checkpoint(Stage& stage, const std::string& directory) {
-  const ScratchDirectory scratch(stage.exchange(), directory);
   const std::string what = "saved and read back";
   std::vector<double> took = {0, 0};
   std::optional<Model> saved, read;
   const auto save_and_load = [&]() -> std::string {
     saved.emplace(1);
     saved->step();
-    CheckpointDirectory checkpoints(scratch.path(), {.timeout = std::chrono::seconds(30)});
+    CheckpointDirectory checkpoints(directory, {.timeout = std::chrono::seconds(30)});
     const auto start = steady_clock::now();
     checkpoints.save(*saved->network, saved->optimizer, {.step = 1});
     const auto middle = steady_clock::now();

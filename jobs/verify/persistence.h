@@ -10,8 +10,8 @@
 
 namespace meshrun::verify {
 
-// Saves a model with its optimizer below `directory`, reads it back into another one, and removes
-// it.
+// Saves a model with its optimizer to `directory`, which it makes, and reads it back into another
+// one. When it returns, no rank needs the directory any more.
 void check_checkpoint(Stage& stage, const std::string& directory);
 
 // Why no rank can be killed here; empty: one can. Equal on all ranks.

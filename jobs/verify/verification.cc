@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <iostream>
+#include <random>
 
 #include "ATen/Functions.h"
 #include "agent/agent.h"
@@ -187,8 +188,21 @@ void Verification::stages() {
   }
   run_stage("transforms", kStageLimit, [](Stage& stage) { check_transforms(stage); });
   run_stage("shards", kStageLimit, [](Stage& stage) { check_shards(stage); });
-  run_stage("files", 2 * kStageLimit,
-            [&](Stage& stage) { check_checkpoint(stage, options_.directory); });
+  run_stage("files", 2 * kStageLimit, [&](Stage& stage) { check_files(stage); });
+}
+
+void Verification::check_files(Stage& stage) {
+  const std::string name =
+      stage.exchange().tell(jobs::format("meshrun-verify-%08x", std::random_device()()));
+  const auto scratch = std::make_shared<ScratchDirectory>(
+      (std::filesystem::path(options_.directory) / name).string());
+  const auto keep = [this](std::shared_ptr<ScratchDirectory> present) {
+    const MutexLock lock(mutex_);
+    scratch_.swap(present);
+  };
+  keep(scratch);
+  check_checkpoint(stage, scratch->path());
+  keep(nullptr);
 }
 
 void Verification::recovery(ElasticContext& elastic) {
@@ -295,6 +309,12 @@ void Verification::end_late(const std::string& stage, seconds limit) {
       static_cast<void>(agent->ReportFinished(std::chrono::seconds(2)));
     }
   });
+  std::shared_ptr<ScratchDirectory> scratch;
+  {
+    const MutexLock lock(mutex_);
+    scratch = scratch_;
+  }
+  if (scratch) scratch->remove_within(seconds(2));
   std::fflush(nullptr);
   std::_Exit(kExitJobFailed);
 }

@@ -15,6 +15,7 @@
 #include "core/mutex.h"
 #include "jobs/verify/options.h"
 #include "jobs/verify/report.h"
+#include "jobs/verify/scratch_directory.h"
 #include "jobs/verify/stage.h"
 #include "jobs/verify/stage_clock.h"
 #include "parallel/elastic/elastic_context.h"
@@ -41,6 +42,7 @@ class Verification {
 
   void run_in_world(ElasticContext& elastic);
   void stages();
+  void check_files(Stage& stage);
   // Kills a rank; the other ranks leave it by the error of a lost peer.
   void recovery(ElasticContext& elastic);
   // In the world after that.
@@ -82,6 +84,8 @@ class Verification {
   std::shared_ptr<Exchange> exchange_ MESHRUN_GUARDED_BY(mutex_);
   // The agent of the last world; the manager has none between two.
   std::shared_ptr<agent::Agent> agent_ MESHRUN_GUARDED_BY(mutex_);
+  // While there may be a checkpoint.
+  std::shared_ptr<ScratchDirectory> scratch_ MESHRUN_GUARDED_BY(mutex_);
   // Held while the file is written: else an older one could take a newer one's place.
   Mutex file_mutex_;
   bool is_file_finished_ MESHRUN_GUARDED_BY(file_mutex_) = false;

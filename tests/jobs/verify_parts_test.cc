@@ -13,6 +13,7 @@
 #include "jobs/verify/host_facts.h"
 #include "jobs/verify/limits.h"
 #include "jobs/verify/report.h"
+#include "jobs/verify/scratch_directory.h"
 #include "jobs/verify/stage_clock.h"
 
 namespace meshrun::verify {
@@ -144,6 +145,23 @@ TEST(VerifyHostFactsTest, SpeedsComeFromTheKernelAndFactsPassThroughJson) {
   EXPECT_EQ(to_json(host_facts_of(to_json(facts))), to_json(facts));
   EXPECT_DOUBLE_EQ(fastest_interface(facts).value_or(0), 1.25e9);
   EXPECT_FALSE(fastest_interface({}));
+}
+
+TEST(VerifyScratchDirectoryTest, NothingStaysHoweverTheProcessEnds) {
+  namespace fs = std::filesystem;
+  const std::string path = ::testing::TempDir() + "/verify_scratch";
+  const auto fill = [&] {
+    fs::create_directories(path + "/step-1");
+    std::ofstream(path + "/step-1/model") << "weights";
+  };
+  {
+    const ScratchDirectory scratch(path);
+    fill();
+    scratch.remove_within(std::chrono::minutes(1));
+    EXPECT_FALSE(fs::exists(path));
+    fill();
+  }
+  EXPECT_FALSE(fs::exists(path));
 }
 
 TEST(VerifyStageClockTest, AStageThatIsLateIsNamed) {
