@@ -1,5 +1,7 @@
 #include "jobs/verify/exchange.h"
 
+#include <algorithm>
+
 #include "parallel/manager/distributed_manager.h"
 
 namespace meshrun::verify {
@@ -34,9 +36,11 @@ std::string Exchange::tell(const std::string& text) {
   return text;
 }
 
-void Exchange::meet() {
-  gather("");
-  tell("");
+bool Exchange::any(bool own) {
+  const std::vector<std::string> said = gather(own ? "yes" : "");
+  const bool is_said =
+      std::any_of(said.begin(), said.end(), [](const std::string& text) { return !text.empty(); });
+  return !tell(is_said ? "yes" : "").empty();
 }
 
 std::vector<int> Exchange::awaited() const {

@@ -27,7 +27,9 @@ class Exchange {
   // Rank 0's text on all ranks.
   std::string tell(const std::string& text);
   // Returns when all ranks have called it.
-  void meet();
+  void meet() { any(false); }
+  // On all ranks: whether one of them has said so.
+  bool any(bool own);
   // For rank 0, from any thread: the ranks whose text gather() waits for; empty: it does not wait.
   std::vector<int> awaited() const;
 

@@ -29,8 +29,11 @@ static void verify(const Options& options) {
   } catch (const jobs::Stopped&) {
     throw;
   } catch (const c10::Error& error) {
+    // Peers that have stopped first are not wrong.
+    if (stop_requested()) throw;
     problem = error.what_without_backtrace();
   } catch (const std::exception& error) {
+    if (stop_requested()) throw;
     problem = error.what();
   }
   // Rank 0 may fail, and then ends last. After an exception peers may be gone.

@@ -12,6 +12,7 @@
 #include "core/exit_codes.h"
 #include "jobs/runtime/all_reduce.h"
 #include "jobs/runtime/error_file.h"
+#include "jobs/runtime/stop.h"
 #include "jobs/runtime/words.h"
 #include "jobs/verify/conformance.h"
 #include "jobs/verify/persistence.h"
@@ -241,7 +242,11 @@ void Verification::run_stage(const std::string& name, seconds limit,
   const std::shared_ptr<Exchange> exchange = this->exchange();
   Stage stage(name, *exchange, report_);
   body(stage);
-  exchange->meet();
+  // All ranks leave after the same stage, with what they clean up.
+  if (exchange->any(stop_requested())) {
+    stop_together();
+    throw jobs::Stopped();
+  }
   ++stages_done_;
 }
 

@@ -2,6 +2,7 @@
 //
 // run() is the body of an ElasticContext: the last stage kills a rank, and the next world ends it.
 // A rank that is lost before that stage ends the verification: the report says in which stage.
+// A rank that was asked to stop stops all of them after the stage: run() raises jobs::Stopped.
 // Every stage has a deadline, and all of them have one; a rank that is late ends its process, and
 // so the job.
 #pragma once

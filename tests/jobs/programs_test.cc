@@ -547,6 +547,19 @@ TEST_F(ProgramsTest, VerifyNamesADirectoryThatTakesNoCheckpointAndFails) {
   EXPECT_THAT(usage[0].output, HasSubstr("/no/such/directory"));
 }
 
+TEST_F(ProgramsTest, VerifyStopsAfterTheStageOnAllRanksWithoutAVerdict) {
+  const auto results = run("verify", {"--dir", directory_, "--report", path("verify.json")},
+                           env_ranks(2), "signalled_on_rank_1");
+  for (const RankResult& result : results) {
+    EXPECT_EQ(result.exit_code, 128 + SIGTERM) << result.output;
+    EXPECT_THAT(result.output, HasSubstr("stopped by Terminated"));
+  }
+  const auto report = nlohmann::json::parse(std::ifstream(path("verify.json")));
+  EXPECT_EQ(report.at("finished"), false);
+  EXPECT_EQ(report.at("first_wrong"), nullptr);
+  EXPECT_EQ(report.at("rows").back().at("stage"), "topology");
+}
+
 TEST_F(ProgramsTest, TheRecipesUsageIsOneSentence) {
   for (const char* const steps : {"many", "20x", "0", "99999999999999999999"}) {
     const auto results = run("ddp_recipe", {steps}, {{}});
