@@ -12,6 +12,7 @@
 #include "jobs/runtime/stop.h"
 #include "jobs/verify/options.h"
 #include "jobs/verify/verification.h"
+#include "parallel/base/errors.h"
 #include "parallel/manager/distributed_manager.h"
 
 namespace meshrun::verify {
@@ -25,8 +26,13 @@ static void verify(const Options& options) {
   Verification verification(options);
   std::string problem;
   try {
+    verification.join();
     jobs::run_elastic([&](ElasticContext& elastic) { verification.run(elastic); });
   } catch (const jobs::Stopped&) {
+    throw;
+  } catch (const jobs::UsageError&) {
+    throw;
+  } catch (const EnvironmentError&) {
     throw;
   } catch (const c10::Error& error) {
     // Peers that have stopped first are not wrong.
@@ -54,7 +60,8 @@ int main(int argc, char** argv) {
     // The ranks that went on are on ucx, whatever they began with.
     const char* const restarts = std::getenv("TORCHELASTIC_RESTART_COUNT");
     if (restarts != nullptr && std::string(restarts) != "0") ::setenv("MESHRUN_BACKEND", "ucx", 1);
-    meshrun::jobs::join_world();
+    // Ranks that do not meet say so within the time of a verification.
+    ::setenv("MESHRUN_TIMEOUT_SECONDS", "120", 0);
     meshrun::verify::verify(*options);
   });
 }

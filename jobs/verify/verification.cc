@@ -12,6 +12,7 @@
 #include "core/exit_codes.h"
 #include "jobs/runtime/all_reduce.h"
 #include "jobs/runtime/error_file.h"
+#include "jobs/runtime/job.h"
 #include "jobs/runtime/stop.h"
 #include "jobs/runtime/words.h"
 #include "jobs/verify/conformance.h"
@@ -21,6 +22,7 @@
 #include "parallel/checkpoint/atomic_file.h"
 #include "parallel/comm/flight_record_file.h"
 #include "parallel/manager/distributed_manager.h"
+#include "parallel/manager/environment.h"
 
 namespace meshrun::verify {
 namespace {
@@ -45,6 +47,17 @@ std::string job_id() {
   return text == nullptr ? "" : text;
 }
 
+int launched_rank() {
+  const EnvironmentLookup lookup = process_environment();
+  // Where the environment is half set, joining says what is missing.
+  const auto environment = detect_environment(lookup);
+  if (!environment.ok()) return -1;
+  if (environment->method != LaunchMethod::kCoordinator) return environment->rank;
+  return lookup("RANK") == "0" ? 0 : -1;
+}
+
+constexpr char kMeeting[] = "meeting";
+constexpr char kToItsEnd[] = "all ranks to its end";
 constexpr char kWithoutCollectives[] = "collectives are wrong here, and all of it uses them";
 
 void print(const std::string& line) { std::cout << line + "\n" << std::flush; }
@@ -53,7 +66,7 @@ void print(const std::string& line) { std::cout << line + "\n" << std::flush; }
 
 Verification::Verification(const Options& options)
     : options_(options),
-      rank_(DistributedManager::get().rank()),
+      rank_(launched_rank()),
       report_(job_id(), [this](const std::string& line) { keep(line); }),
       clock_([this](const std::string& stage, seconds limit) { end_late(stage, limit); }) {
   report_.replace(options_.directory, "<dir>");
@@ -81,10 +94,23 @@ void Verification::save(bool is_finished) {
   is_file_finished_ = is_finished;
 }
 
-void Verification::take_up() {
-  if (rank_ != 0 || options_.report.empty() || !std::filesystem::exists(options_.report)) return;
-  if (!report_.take_up(read_file(options_.report))) return;
-  print("verify: goes on with the report of the ranks that were lost");
+void Verification::begin_file() {
+  if (options_.report.empty()) return;
+  if (const std::string problem = jobs::check_directory(options_.report); !problem.empty()) {
+    throw jobs::UsageError("--report: " + problem);
+  }
+  if (restarts() > 0 && std::filesystem::exists(options_.report) &&
+      report_.take_up(read_file(options_.report))) {
+    return print("verify: goes on with the report of the ranks that were lost");
+  }
+  // What stays there if the ranks never meet must not be the verdict of a former run.
+  save(/*is_finished=*/false);
+}
+
+void Verification::join() {
+  if (rank_ == 0) begin_file();
+  jobs::join_world();
+  rank_ = DistributedManager::get().rank();
 }
 
 void Verification::enter_world() {
@@ -127,14 +153,12 @@ void Verification::run(ElasticContext& elastic) {
 void Verification::run_in_world(ElasticContext& elastic) {
   Phase phase = kBegins;
   {
-    const StageClock::Running meeting(clock_, "meeting", limit_here(kStageLimit));
+    const StageClock::Running meeting(clock_, kMeeting, limit_here(kStageLimit));
     enter_world();
     phase = common_phase();
   }
   const bool is_anew = phase == kBegins && restarts() > 0;
   if (phase == kIsUnderWay || is_anew) {
-    // A new rank 0 knows it from the file alone.
-    if (phase_ == kBegins) take_up();
     const std::string last = report_.last_stage();
     fail("a rank was lost" + (last.empty() ? "" : " in the stage '" + last + "' or the next") +
          ": its log and 'meshrun why' say how it ended");
@@ -152,11 +176,7 @@ void Verification::run_in_world(ElasticContext& elastic) {
 }
 
 void Verification::stages() {
-  if (rank_ == 0) {
-    print(heading());
-    // A file that cannot be written is found out now, and its error ends the job.
-    save(/*is_finished=*/false);
-  }
+  if (rank_ == 0) print(heading());
   Hosts hosts = find_hosts();
   run_stage("topology", kStageLimit,
             [&](Stage& stage) { describe_topology(stage, report_, hosts); });
@@ -252,7 +272,9 @@ void Verification::run_stage(const std::string& name, seconds limit,
 
 void Verification::fail(const std::string& problem) {
   between_worlds_.reset();
-  if (rank_ == 0) report_.add({clock_.stage(), "all ranks to its end", Result::kWrong, problem});
+  if (rank_ != 0) return;
+  const std::string stage = clock_.stage();
+  report_.add({stage.empty() ? kMeeting : stage, kToItsEnd, Result::kWrong, problem});
 }
 
 std::string Verification::finish() {
@@ -301,7 +323,7 @@ void Verification::end_late(const std::string& stage, seconds limit) {
         ": " + who_is_late();
     wrong = stage + ": " + text;
     if (rank_ != 0) return;
-    report_.add({stage, "all ranks to its end", Result::kWrong, text});
+    report_.add({stage, kToItsEnd, Result::kWrong, text});
   });
   try_to([&] {
     if (rank_ == 0) wrong = finish();

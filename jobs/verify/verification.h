@@ -28,6 +28,9 @@ class Verification {
   explicit Verification(const Options& options);
 
   bool is_first() const { return rank_ == 0; }
+  // Joins the world. Rank 0 first puts its file in the place of a former one. Raises
+  // jobs::UsageError where the file has no directory, and what jobs::join_world() raises.
+  void join();
   // In each world. Collective. Where a lost peer's error leaves it, the deadline for all stages
   // holds until the next call, or until fail().
   void run(ElasticContext& elastic);
@@ -53,8 +56,8 @@ class Verification {
   // Writes the file, so that a loss of all ranks leaves what they had found. From any thread;
   // nothing is written after a finished one.
   void save(bool is_finished);
-  // Rank 0, which was started again, takes the rows that the file has.
-  void take_up();
+  // The file of a rank 0 that was started again keeps its rows.
+  void begin_file();
   void run_stage(const std::string& name, std::chrono::seconds limit,
                  const std::function<void(Stage& stage)>& body);
   // What is left of it now, on this rank: rank 0 is the first to be late.
@@ -71,7 +74,8 @@ class Verification {
 
   const Options options_;
   const std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
-  const int rank_;
+  // Before join() as the launcher says it; -1: it does not.
+  int rank_;
   Phase phase_ = kBegins;
   bool are_collectives_right_ = true;
   int64_t stages_done_ = 0;

@@ -547,6 +547,34 @@ TEST_F(ProgramsTest, VerifyNamesADirectoryThatTakesNoCheckpointAndFails) {
   EXPECT_THAT(usage[0].output, HasSubstr("/no/such/directory"));
 }
 
+TEST_F(ProgramsTest, VerifyOfRanksThatDoNotMeetTakesThePlaceOfAGoodReport) {
+  std::ofstream(path("verify.json")) << R"({"format": 1, "job": "", "ok": true, "rows": []})";
+  const std::vector<std::string> arguments = {"--dir", directory_, "--report", path("verify.json")};
+  std::vector<Variables> alone = {env_ranks(2).front()};
+  alone[0]["MESHRUN_TIMEOUT_SECONDS"] = "3";
+  const auto results = run("verify", arguments, alone);
+  EXPECT_EQ(results[0].exit_code, 1) << results[0].output;
+  EXPECT_THAT(results[0].output, HasSubstr("\nverify: meeting, "));
+  const auto report = nlohmann::json::parse(std::ifstream(path("verify.json")));
+  EXPECT_EQ(report.at("ok"), false);
+  EXPECT_EQ(report.at("finished"), true);
+  EXPECT_EQ(report.at("rows").back().at("stage"), "meeting");
+}
+
+TEST_F(ProgramsTest, TheDirectoryOfVerifysReportIsRank0sMatter) {
+  const std::vector<std::string> arguments = {"--dir", directory_, "--report",
+                                              "/no/such/file.json"};
+  std::vector<Variables> ranks = env_ranks(2);
+  for (Variables& rank : ranks) rank["MESHRUN_TIMEOUT_SECONDS"] = "3";
+  const auto first = run("verify", arguments, {ranks[0]});
+  EXPECT_EQ(first[0].exit_code, 2) << first[0].output;
+  EXPECT_THAT(first[0].output, HasSubstr("the directory /no/such does not exist"));
+  // It looks for rank 0, which is not there.
+  const auto second = run("verify", arguments, {ranks[1]});
+  EXPECT_EQ(second[0].exit_code, 1) << second[0].output;
+  EXPECT_THAT(second[0].output, Not(HasSubstr("/no/such")));
+}
+
 TEST_F(ProgramsTest, VerifyStopsAfterTheStageOnAllRanksWithoutAVerdict) {
   const auto results = run("verify", {"--dir", directory_, "--report", path("verify.json")},
                            env_ranks(2), "signalled_on_rank_1");
