@@ -1,5 +1,6 @@
 #include "jobs/verify/host_facts.h"
 
+#include <arpa/inet.h>
 #include <dlfcn.h>
 #include <gnu/libc-version.h>
 #include <pwd.h>
@@ -10,8 +11,10 @@
 #include <cstdlib>
 #include <fstream>
 #include <memory>
+#include <sstream>
 
 #include "core/os/cores.h"
+#include "core/slurm.h"
 #include "parallel/base/network_interfaces.h"
 
 namespace meshrun::verify {
@@ -33,6 +36,19 @@ uint64_t memory_in(const std::string& path) {
     if (word == "MemTotal:" && file >> kibibytes) return kibibytes * 1024;
   }
   return 0;
+}
+
+// "search cluster.site.edu site.edu": the domains of hosts whose names are short.
+std::vector<std::string> search_domains(const std::string& path) {
+  std::vector<std::string> domains;
+  std::ifstream file(path);
+  for (std::string line; std::getline(file, line);) {
+    std::istringstream words(line);
+    std::string word;
+    if (!(words >> word) || (word != "search" && word != "domain")) continue;
+    while (words >> word) domains.push_back(word);
+  }
+  return domains;
 }
 
 // "eth0", or a port of an InfiniBand adapter: "mlx5_0:1".
@@ -153,21 +169,60 @@ HostFacts host_facts_of(const ordered_json& json) {
   return facts;
 }
 
-std::vector<std::string> names_here() {
+std::vector<std::string> forms_of_host(const std::string& host) {
+  unsigned char address[sizeof(in6_addr)];
+  if (host.empty() || ::inet_pton(AF_INET, host.c_str(), address) == 1 ||
+      ::inet_pton(AF_INET6, host.c_str(), address) == 1) {
+    return {};
+  }
+  std::vector<std::string> forms = {host};
+  const size_t first = host.find('.');
+  if (first == std::string::npos) return forms;
+  forms.push_back(host.substr(0, first));
+  for (size_t dot = first; host.find('.', dot + 1) != std::string::npos;
+       dot = host.find('.', dot + 1)) {
+    forms.push_back(host.substr(dot + 1));
+  }
+  return forms;
+}
+
+std::vector<std::string> names_here(const std::string& root) {
   std::vector<std::string> names;
+  const auto add_host = [&](const std::string& host) {
+    const auto forms = forms_of_host(host);
+    names.insert(names.end(), forms.begin(), forms.end());
+  };
   struct utsname system;
-  if (::uname(&system) == 0) names.push_back(system.nodename);
+  if (::uname(&system) == 0) add_host(system.nodename);
+  for (const char* variable :
+       {"MASTER_ADDR", "SLURMD_NODENAME", "SLURM_SUBMIT_HOST", "HOSTNAME", "MESHRUN_NODE_NAME"}) {
+    if (const char* const value = std::getenv(variable); value != nullptr) add_host(value);
+  }
+  for (const char* variable : {"SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST"}) {
+    const char* const value = std::getenv(variable);
+    if (value == nullptr) continue;
+    names.push_back(value);
+    if (const auto host = FirstHost(value); host.ok()) add_host(*host);
+  }
+  for (const std::string& domain : search_domains(root + "etc/resolv.conf")) {
+    // A host's name without its first label.
+    const auto forms = forms_of_host("." + domain);
+    if (forms.size() > 2) names.insert(names.end(), forms.begin() + 2, forms.end());
+  }
   if (const passwd* const user = ::getpwuid(::geteuid()); user != nullptr) {
     names.push_back(user->pw_dir);
     names.push_back(user->pw_name);
   }
-  for (const char* variable : {"USER", "HOME", "MESHRUN_NODE_NAME"}) {
+  for (const char* variable : {"USER", "LOGNAME", "HOME"}) {
     if (const char* const value = std::getenv(variable); value != nullptr) names.push_back(value);
   }
-  // Words that say nothing of a site.
+  // Words and figures that say nothing of a site.
   std::erase_if(names, [](const std::string& name) {
-    return name.size() < 2 || name == "localhost" || name == "root" || name == "/root";
+    return name.size() < 2 || name.starts_with("localhost") || name == "root" || name == "/root" ||
+           name.find_first_not_of("0123456789") == std::string::npos;
   });
+  std::sort(names.begin(), names.end());
+  names.erase(std::unique(names.begin(), names.end()), names.end());
   return names;
 }
 

@@ -41,7 +41,11 @@ std::optional<double> fastest_interface(const HostFacts& facts);
 nlohmann::ordered_json to_json(const HostFacts& facts);
 HostFacts host_facts_of(const nlohmann::ordered_json& json);
 
-// Names that must not be in the file: of this host, of its user and of his home directory.
-std::vector<std::string> names_here();
+// Names that must not be in the file: of this host and its domain, of hosts that the launcher
+// names, of the user and of the home directory. `root`: where etc is.
+std::vector<std::string> names_here(const std::string& root = "/");
+// A host's name, its first label, and its domains of at least two labels: "gpu7.cl.site.edu" gives
+// "gpu7", "cl.site.edu" and "site.edu", too. Empty: an address, which is no name.
+std::vector<std::string> forms_of_host(const std::string& host);
 
 }  // namespace meshrun::verify

@@ -1,5 +1,7 @@
 #include "jobs/verify/report.h"
 
+#include <arpa/inet.h>
+
 #include <algorithm>
 #include <cctype>
 #include <regex>
@@ -48,6 +50,56 @@ Result of_file(const std::string& word) {
 
 bool is_of_word(char c) { return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '_'; }
 
+bool is_of_label(char c) { return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '-'; }
+
+// Behind ".site.edu", where it follows a host's name that ends at `end`.
+size_t end_of_domain(const std::string& text, size_t end) {
+  while (end + 1 < text.size() && text[end] == '.' && is_of_label(text[end + 1])) {
+    ++end;
+    while (end < text.size() && is_of_label(text[end])) ++end;
+  }
+  return end;
+}
+
+// Before "gpu7.", where it precedes a domain that begins at `begin`.
+size_t begin_of_host(const std::string& text, size_t begin) {
+  while (begin >= 2 && text[begin - 1] == '.' && is_of_label(text[begin - 2])) {
+    --begin;
+    while (begin > 0 && is_of_label(text[begin - 1])) --begin;
+  }
+  return begin;
+}
+
+// "fe80::1%eth0" becomes <address>; "std::string" and "12:30:45" are none.
+std::string without_ipv6(const std::string& text) {
+  static const std::regex kPerhaps(R"([0-9A-Fa-f:.]*:[0-9A-Fa-f:.]*:[0-9A-Fa-f:.]*)");
+  std::string out;
+  auto from = text.begin();
+  for (auto at = std::sregex_iterator(text.begin(), text.end(), kPerhaps);
+       at != std::sregex_iterator(); ++at) {
+    std::string address = at->str();
+    // The end of a sentence or of its part.
+    while (address.ends_with('.') || (address.ends_with(':') && !address.ends_with("::"))) {
+      address.pop_back();
+    }
+    const auto begin = text.begin() + at->position();
+    auto end = begin + static_cast<std::ptrdiff_t>(address.size());
+    unsigned char bytes[sizeof(in6_addr)];
+    if ((begin != text.begin() && is_of_word(*(begin - 1))) ||
+        (end != text.end() && is_of_word(*end)) ||
+        ::inet_pton(AF_INET6, address.c_str(), bytes) != 1) {
+      continue;
+    }
+    if (end != text.end() && *end == '%') {
+      end = std::find_if_not(end + 1, text.end(), is_of_word);
+    }
+    out.append(from, begin);
+    out += "<address>";
+    from = end;
+  }
+  return out.append(from, text.end());
+}
+
 std::string first_wrong_of(const std::vector<Row>& rows) {
   const auto row = std::find_if(rows.begin(), rows.end(),
                                 [](const Row& r) { return r.result == Result::kWrong; });
@@ -82,17 +134,24 @@ std::string without_names(std::string text, const Replacements& replacements) {
                    [](const auto& a, const auto& b) { return a.first.size() > b.first.size(); });
   for (const auto& [name, replacement] : longest_first) {
     if (name.empty()) continue;
+    const bool is_path = name.find('/') != std::string::npos;
     size_t at = 0;
     while ((at = text.find(name, at)) != std::string::npos) {
-      const size_t end = at + name.size();
-      const bool is_whole = (at == 0 || !is_of_word(text[at - 1]) || !is_of_word(name.front())) &&
-                            (end == text.size() || !is_of_word(text[end]));
-      if (is_whole) text.replace(at, name.size(), replacement);
-      at += is_whole ? replacement.size() : 1;
+      size_t begin = at;
+      size_t end = at + name.size();
+      const bool is_whole =
+          (begin == 0 || !is_of_word(text[begin - 1]) || !is_of_word(name.front())) &&
+          (end == text.size() || !is_of_word(text[end]));
+      if (is_whole && !is_path) {
+        end = end_of_domain(text, end);
+        if (name.find('.') != std::string::npos) begin = begin_of_host(text, begin);
+      }
+      if (is_whole) text.replace(begin, end - begin, replacement);
+      at = is_whole ? begin + replacement.size() : at + 1;
     }
   }
   static const std::regex kAddress(R"(\b\d{1,3}\.\d{1,3}\.\d{1,3}\.\d{1,3}\b)");
-  return std::regex_replace(text, kAddress, "<address>");
+  return std::regex_replace(without_ipv6(text), kAddress, "<address>");
 }
 
 Report::Report(std::string job, std::function<void(const std::string& line)> added)

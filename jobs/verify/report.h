@@ -45,7 +45,8 @@ std::string heading();
 
 // A text and what stands for it in the file.
 using Replacements = std::vector<std::pair<std::string, std::string>>;
-// Whole words and paths, longer ones first. IPv4 addresses become <address>.
+// Whole words and paths, longer ones first. The domain that follows a name goes with it, and so do
+// the labels before a domain. Addresses of IPv4 and IPv6 become <address>.
 std::string without_names(std::string text, const Replacements& replacements);
 
 class Report {

@@ -16,6 +16,7 @@
 #include "jobs/runtime/stop.h"
 #include "jobs/runtime/words.h"
 #include "jobs/verify/conformance.h"
+#include "jobs/verify/host_facts.h"
 #include "jobs/verify/persistence.h"
 #include "jobs/verify/rates.h"
 #include "jobs/verify/topology.h"
@@ -70,6 +71,7 @@ Verification::Verification(const Options& options)
       report_(job_id(), [this](const std::string& line) { keep(line); }),
       clock_([this](const std::string& stage, seconds limit) { end_late(stage, limit); }) {
   report_.replace(options_.directory, "<dir>");
+  for (const std::string& name : names_here()) report_.replace(name, "<name>");
 }
 
 Verification::Phase Verification::common_phase() {

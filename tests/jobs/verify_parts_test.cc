@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <future>
@@ -21,8 +22,11 @@ namespace {
 
 using nlohmann::ordered_json;
 using ::testing::AllOf;
+using ::testing::AnyOf;
+using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::IsSupersetOf;
 using ::testing::Not;
 using ::testing::StartsWith;
 
@@ -61,6 +65,31 @@ TEST(VerifyReportTest, TheFileHasNoNamesOfHostsUsersAddressesOrDirectories) {
   EXPECT_THAT(file.at("first_wrong").get<std::string>(), Not(HasSubstr("gpu7")));
   EXPECT_EQ(file.at("ok"), false);
   EXPECT_EQ(file.at("rows").at(0).at("result"), "wrong");
+}
+
+TEST(VerifyReportTest, ANameGoesWithItsDomain) {
+  const Replacements names = {{"gpu7", "<name>"}, {"site.edu", "<name>"}, {"/users/ada", "<name>"}};
+  for (const auto& [text, expected] : std::vector<std::pair<std::string, std::string>>{
+           {"gpu7.cluster.lab.org:4711 is away", "<name>:4711 is away"},
+           {"away is gpu7. Look at gpu7", "away is <name>. Look at <name>"},
+           {"store.cluster.site.edu, site.edu", "<name>, <name>"},
+           {"gpu70, mysite.edu", "gpu70, mysite.edu"},
+           {"/users/ada/model.pt", "<name>/model.pt"}}) {
+    EXPECT_EQ(without_names(text, names), expected);
+  }
+}
+
+TEST(VerifyReportTest, AddressesOfBothProtocolsAreReplaced) {
+  for (const auto& [text, expected] : std::vector<std::pair<std::string, std::string>>{
+           {"10.1.2.3:29500", "<address>:29500"},
+           {"[2001:db8::7]:29500 refuses", "[<address>]:29500 refuses"},
+           {"from fe80::1%eth0: no route", "from <address>: no route"},
+           {"to fe80:0:0:0:0:0:0:1.", "to <address>."},
+           {"::ffff:10.1.2.3", "<address>"},
+           {"std::runtime_error, c10::Error, at::add", "std::runtime_error, c10::Error, at::add"},
+           {"at 12:30:45: rank 1: element 7", "at 12:30:45: rank 1: element 7"}}) {
+    EXPECT_EQ(without_names(text, {}), expected);
+  }
 }
 
 TEST(VerifyReportTest, ARunThatWasStartedAgainKeepsItsOwnRowsAndNoOthers) {
@@ -145,6 +174,35 @@ TEST(VerifyHostFactsTest, SpeedsComeFromTheKernelAndFactsPassThroughJson) {
   EXPECT_EQ(to_json(host_facts_of(to_json(facts))), to_json(facts));
   EXPECT_DOUBLE_EQ(fastest_interface(facts).value_or(0), 1.25e9);
   EXPECT_FALSE(fastest_interface({}));
+}
+
+TEST(VerifyHostFactsTest, AHostHasAShortNameAndDomains) {
+  EXPECT_THAT(forms_of_host("gpu7"), ElementsAre("gpu7"));
+  EXPECT_THAT(forms_of_host("gpu7.cl.site.edu"),
+              ElementsAre("gpu7.cl.site.edu", "gpu7", "cl.site.edu", "site.edu"));
+  EXPECT_THAT(forms_of_host("gpu7.local"), ElementsAre("gpu7.local", "gpu7"));
+  for (const char* address : {"10.1.2.3", "fe80::1", ""}) {
+    EXPECT_THAT(forms_of_host(address), ElementsAre());
+  }
+}
+
+TEST(VerifyHostFactsTest, NamesOfTheLauncherAndOfTheDomainAreKnown) {
+  namespace fs = std::filesystem;
+  const fs::path root = fs::path(::testing::TempDir()) / "verify_names/";
+  fs::create_directories(root / "etc");
+  std::ofstream(root / "etc/resolv.conf")
+      << "nameserver 10.0.0.1\nsearch cl.site.edu lab.org lan\n";
+  ::setenv("MASTER_ADDR", "head.cl.site.edu", 1);
+  ::setenv("SLURMD_NODENAME", "gpu-a1", 1);
+  ::setenv("SLURM_STEP_NODELIST", "gpu-b[3-4]", 1);
+  const std::vector<std::string> names = names_here(root.string());
+  EXPECT_THAT(names, IsSupersetOf({"head.cl.site.edu", "head", "cl.site.edu", "site.edu", "lab.org",
+                                   "gpu-a1", "gpu-b[3-4]", "gpu-b3"}));
+  ::setenv("MASTER_ADDR", "localhost", 1);
+  EXPECT_THAT(names_here(root.string()), Not(Contains(AnyOf("localhost", "lan", "edu", "head"))));
+  for (const char* name : {"MASTER_ADDR", "SLURMD_NODENAME", "SLURM_STEP_NODELIST"}) {
+    ::unsetenv(name);
+  }
 }
 
 TEST(VerifyScratchDirectoryTest, NothingStaysHoweverTheProcessEnds) {
