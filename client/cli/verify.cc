@@ -1,5 +1,6 @@
 // meshrun verify: the shipped job `verify`, with what it needs. Where each task of srun, mpirun or
-// torchrun calls this command, the task becomes a rank.
+// torchrun calls this command, the task becomes a rank; with flags that say how many ranks a node
+// has, one task of srun on each node starts them.
 #include <fmt/format.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -9,6 +10,7 @@
 #include <cstring>
 #include <filesystem>
 #include <memory>
+#include <optional>
 
 #include "client/cli/context.h"
 #include "client/cli/run.h"
@@ -21,7 +23,7 @@ namespace meshrun::client {
 namespace {
 
 constexpr char kJob[] = "verify";
-// The job's stages have deadlines of their own, of 3 minutes in all where nothing is wrong.
+// The job's stages have a deadline of their own, within 3 minutes; this one ends ranks that hang.
 constexpr char kTimeLimit[] = "10m";
 
 struct VerifyFlags {
@@ -82,6 +84,40 @@ std::string SeveralRanks(const JobContext& context) {
   return is_set("RANK") && is_set("MASTER_ADDR") && number("WORLD_SIZE") > 1 ? "WORLD_SIZE" : "";
 }
 
+// The surroundings without the shell of salloc that is a step of its own
+// (LaunchParameters=use_interactive_step): it has one task, and the job's number of tasks beside
+// that.
+JobContext WithoutShellOfSlurm(JobContext context) {
+  if (context.variable("SLURM_STEP_NUM_TASKS") != "1") return context;
+  context.variable = [all = context.variable](const std::string& name) {
+    return name == "SLURM_STEP_ID" ? std::nullopt : all(name);
+  };
+  return context;
+}
+
+// A process that another launcher has started, with flags that say which ranks to start here. One
+// task of srun on each node does so, as with 'meshrun run': then `*several` becomes empty, and
+// `*nodes` is set.
+absl::Status TakeFlags(const VerifyFlags& flags, const JobContext& context, std::string* several,
+                       std::string* nodes) {
+  std::vector<std::string> given = flags.rendezvous.Given();
+  if (!flags.nodes.empty()) given.push_back("--nnodes");
+  if (!flags.procs.empty()) given.push_back("--nproc-per-node");
+  if (several->empty() || given.empty()) return absl::OkStatus();
+  const bool is_slurm = several->starts_with("SLURM_");
+  const auto tasks = context.variable("SLURM_STEP_NUM_TASKS");
+  if (is_slurm && tasks && tasks == context.variable("SLURM_STEP_NUM_NODES")) {
+    several->clear();
+    if (nodes->empty()) *nodes = *tasks;
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(fmt::format(
+      "{}: {} says that this process is one of several ranks, which start no others: leave "
+      "these flags out, or start 'meshrun verify' once on each host ({})",
+      fmt::join(given, ", "), *several,
+      is_slurm ? "srun --ntasks-per-node=1" : "without " + *several));
+}
+
 int BecomeRank(const VerifyFlags& flags, bool gpus) {
   const auto worker = os::FindOwnProgram("meshrun-worker");
   if (!worker.ok()) return Fail(worker.status());
@@ -105,8 +141,12 @@ int BecomeRank(const VerifyFlags& flags, bool gpus) {
 
 int Run(const VerifyFlags& flags) {
   const JobContext context = RealJobContext();
-  const std::string several = SeveralRanks(context);
-  if (flags.gpu_check && (!several.empty() || !flags.nodes.empty())) {
+  std::string several = SeveralRanks(WithoutShellOfSlurm(context));
+  std::string nodes = flags.nodes;
+  if (const absl::Status status = TakeFlags(flags, context, &several, &nodes); !status.ok()) {
+    return Fail(status);
+  }
+  if (flags.gpu_check && (!several.empty() || !nodes.empty())) {
     return Fail(absl::InvalidArgumentError(
         fmt::format("--gpu-check is for one host: leave out {}, or call DIR/gpu-check on each host",
                     several.empty() ? "--nodes" : "the launcher that sets " + several)));
@@ -125,7 +165,7 @@ int Run(const VerifyFlags& flags) {
   set("--job", kJob);
   // Two ranks of a host show what ranks of a host do.
   set("--procs-per-node", !flags.procs.empty() ? flags.procs : context.has_gpu ? "gpu" : "2");
-  if (!flags.nodes.empty()) set("--nodes", flags.nodes);
+  if (!nodes.empty()) set("--nodes", nodes);
   // One rank is killed and started again.
   set("--max-restarts", "1");
   set("--time-limit", kTimeLimit);
@@ -155,6 +195,8 @@ void AddVerify(FlagSet& root, Commands* commands) {
       "  meshrun verify --dir /scratch                 the file system that checkpoints will use\n"
       "  meshrun verify --nnodes 2 --node-rank 0 --master-addr gpu0     on gpu0; as 'meshrun run'\n"
       "  srun --ntasks-per-node 2 meshrun verify       each task is a rank; so with mpirun\n"
+      "  srun --ntasks-per-node 1 meshrun verify --nproc-per-node gpu    a rank per GPU of each "
+      "node\n"
       "  meshrun submit --follow --nodes 2 --max-restarts 1 --job verify    on a cluster\n"
       "\n"
       "docs/verify.md says what each row means, and what to send back.");

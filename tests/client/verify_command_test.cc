@@ -28,8 +28,8 @@ class VerifyCommandTest : public CommandTest {
   Result Verify(const std::vector<std::string>& variables,
                 const std::vector<std::string>& arguments) {
     std::vector<std::string> argv = {"/usr/bin/env", "-C", directory_};
-    for (const char* name : {"SLURM_STEP_ID", "SLURM_PROCID", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE",
-                             "PALS_RANKID", "RANK"}) {
+    for (const char* name : {"SLURM_STEP_ID", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS",
+                             "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PALS_RANKID", "RANK"}) {
       argv.insert(argv.end(), {"-u", name});
     }
     argv.insert(argv.end(), variables.begin(), variables.end());
@@ -55,6 +55,42 @@ TEST_F(VerifyCommandTest, ATaskOfAnotherLauncherBecomesTheRank) {
   }
 }
 
+TEST_F(VerifyCommandTest, FlagsThatARankCannotFollowAreRefused) {
+  Ship("echo is a rank");
+  const Result mpi = Verify({"OMPI_COMM_WORLD_SIZE=2"}, {"--nproc-per-node", "gpu"});
+  EXPECT_EQ(mpi.code, 2) << mpi.out;
+  EXPECT_THAT(mpi.err, HasSubstr("--nproc-per-node: OMPI_COMM_WORLD_SIZE says"));
+  const Result slurm = Verify({"SLURM_STEP_ID=0", "SLURM_PROCID=1", "SLURM_NTASKS=4",
+                               "SLURM_STEP_NUM_TASKS=4", "SLURM_STEP_NUM_NODES=2"},
+                              {"--nnodes", "2", "--nproc", "2"});
+  EXPECT_EQ(slurm.code, 2) << slurm.out;
+  EXPECT_THAT(slurm.err, HasSubstr("--nnodes, --nproc-per-node: SLURM_NTASKS says"));
+  EXPECT_THAT(slurm.err, HasSubstr("srun --ntasks-per-node=1"));
+}
+
+// Two calls on one host stand for the tasks of two nodes.
+TEST_F(VerifyCommandTest, OneTaskOnEachNodeStartsTheRanksThatItsFlagsSay) {
+  Ship("echo \"rank $RANK of $WORLD_SIZE\"");
+  const auto start = [&](const std::string& task) {
+    const std::string words = fmt::format("cd {} && exec {} verify --nproc 2 >node{} 2>&1",
+                                          directory_, (tree_ / "bin/meshrun").string(), task);
+    return StartProgram({"/bin/sh", "-c", words}, {{"SLURM_JOB_ID", fmt::format("{}", ::getpid())},
+                                                   {"SLURM_STEP_ID", "0"},
+                                                   {"SLURM_PROCID", task},
+                                                   {"SLURM_NTASKS", "2"},
+                                                   {"SLURM_STEP_NUM_NODES", "2"},
+                                                   {"SLURM_STEP_NUM_TASKS", "2"},
+                                                   {"SLURM_STEP_NODELIST", "localhost,other"}});
+  };
+  const pid_t node1 = start("1");
+  const pid_t node0 = start("0");
+  for (const pid_t pid : {node0, node1}) {
+    EXPECT_EQ(Wait(pid).code, 0) << *os::ReadFile(directory_ + "/node0")
+                                 << *os::ReadFile(directory_ + "/node1");
+  }
+  EXPECT_THAT(*os::ReadFile(directory_ + "/node0"), HasSubstr("rank 0 of 4\n"));
+}
+
 TEST_F(VerifyCommandTest, ARankWithoutTheJobIsToldHowToBuildIt) {
   const Result result = Verify({"OMPI_COMM_WORLD_SIZE=2"}, {});
   EXPECT_EQ(result.code, 127);
@@ -63,10 +99,13 @@ TEST_F(VerifyCommandTest, ARankWithoutTheJobIsToldHowToBuildIt) {
 
 TEST_F(VerifyCommandTest, ItRunsTheShippedJobWithARestartAndShowsRank0) {
   Ship("echo \"rank $RANK of $WORLD_SIZE, $TORCHELASTIC_MAX_RESTARTS restart: $*\"");
-  // A batch script of Slurm is not a task, and a step of one task has no peers.
+  // A batch script of Slurm is not a task, and a step of one task has no peers; so has the shell of
+  // an interactive salloc, which knows the job's number of tasks as well.
   for (const std::vector<std::string>& variables :
        {std::vector<std::string>{"SLURM_NTASKS=4"},
-        {"SLURM_STEP_ID=0", "SLURM_PROCID=0", "SLURM_NTASKS=1"}}) {
+        {"SLURM_STEP_ID=0", "SLURM_PROCID=0", "SLURM_NTASKS=1"},
+        {"SLURM_STEP_ID=4294967290", "SLURM_PROCID=0", "SLURM_NTASKS=4", "SLURM_NPROCS=4",
+         "SLURM_STEP_NUM_TASKS=1", "SLURM_STEP_NUM_NODES=1"}}) {
     const Result result = Verify(variables, {"--nproc", "2"});
     EXPECT_EQ(result.code, 0) << result.err;
     EXPECT_EQ(result.out, "rank 0 of 2, 1 restart: --dir . --report meshrun-verify.json\n");
