@@ -2,7 +2,6 @@
 
 #include <cfenv>
 #include <new>
-#include <optional>
 #include <stdexcept>
 #include <string>
 
@@ -47,15 +46,6 @@ int code_of(const c10::Error& error) {
   return MESHRUN_MODEL;
 }
 
-std::optional<CallError> error_of(const std::function<void()>& body) {
-  try {
-    body();
-    return std::nullopt;
-  } catch (...) {
-    return current_error();
-  }
-}
-
 }  // namespace
 
 CallError current_error() {
@@ -73,6 +63,15 @@ CallError current_error() {
     return {MESHRUN_INTERNAL, error.what()};
   } catch (...) {
     return {MESHRUN_INTERNAL, "an exception without a text"};
+  }
+}
+
+std::optional<CallError> error_of(const std::function<void()>& body) {
+  try {
+    body();
+    return std::nullopt;
+  } catch (...) {
+    return current_error();
   }
 }
 

@@ -5,6 +5,7 @@
 
 #include <exception>
 #include <functional>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -27,6 +28,9 @@ class CallError : public std::exception {
 
 // The exception that is being handled, with its code. For catch blocks.
 CallError current_error();
+
+// What `body` raises.
+std::optional<CallError> error_of(const std::function<void()>& body);
 
 // Runs the body of a C function: its code, and the text is kept for meshrun_last_error(). Traps of
 // floating-point exceptions are off meanwhile: LibTorch's vector code divides lanes that nobody

@@ -22,6 +22,7 @@ namespace meshrun::c_api {
 using Loss = at::Tensor (*)(const at::Tensor& output, const at::Tensor& target);
 
 struct Training {
+  int64_t steps = 0;  // that were taken
   std::unique_ptr<torch::optim::Optimizer> optimizer;
   Loss loss = nullptr;
   std::string loss_name;
@@ -30,6 +31,10 @@ struct Training {
   bool has_buffers = false;
   // Empty after the world has ended.
   std::optional<DistributedDataParallel<Network>> parallel;
+
+  // Buffers are broadcast before it; and the second one of LibTorch's reducer begins with an
+  // agreement on the order of gradients.
+  bool forward_is_collective() const { return has_buffers || steps == 1; }
 };
 
 // Gives up what the models of this process hold of the world.

@@ -2,6 +2,7 @@
 
 #include <optional>
 #include <utility>
+#include <vector>
 
 #include "fmt/format.h"
 #include "parallel/c_api/call_error.h"
@@ -13,30 +14,24 @@
 namespace meshrun::c_api {
 namespace {
 
-at::Tensor loss_of_step(meshrun_model* handle, const meshrun_array* inputs, int32_t n_inputs,
-                        const meshrun_array* targets, int32_t n_targets, c10::Device device) {
-  meshrun_model& model = living(handle);
+at::Tensor loss_of_step(meshrun_model& model, const std::vector<at::Tensor>& inputs,
+                        const std::vector<at::Tensor>& targets) {
   Training& training = training_of(model);
-  std::vector<at::Tensor> x, wanted;
-  const auto read = [&] {
-    x = inputs_of(model, inputs, n_inputs, device);
-    wanted = tensors_of(targets, n_targets, "targets");
-  };
-  // The forward call then broadcasts them, which all ranks or none must do.
-  training.has_buffers ? run_together(read) : read();
   model.network->train(true);
-  const std::vector<at::Tensor> outputs = (*training.parallel)(x);
-  check_count("targets", wanted.size(), outputs.size());
+  const std::vector<at::Tensor> outputs = (*training.parallel)(inputs);
+  check_count("targets", targets.size(), outputs.size());
   at::Tensor total;
   for (size_t i = 0; i < outputs.size(); ++i) {
-    check_target(training.loss_name, outputs[i], wanted[i], numbered("targets", i, wanted.size()));
-    const at::Tensor loss = training.loss(outputs[i], wanted[i].to(device));
+    check_target(training.loss_name, outputs[i], targets[i],
+                 numbered("targets", i, targets.size()));
+    const at::Tensor loss = training.loss(outputs[i], targets[i].to(outputs[i].device()));
     total = total.defined() ? total + loss : loss;
   }
   return total;
 }
 
-// The mean of the ranks' losses; raises on all if one has failed. One all-reduce.
+// The mean of the ranks' losses; raises on all if one has failed. One all-reduce, which is alike in
+// every call: a rank that has failed before its forward pass meets ranks that are behind theirs.
 double agree_on_loss(DistributedManager& manager, double own,
                      const std::optional<CallError>& failure) {
   if (manager.world_size() == 1) {
@@ -54,13 +49,17 @@ double agree_on_loss(DistributedManager& manager, double own,
 double train_step(meshrun_model* handle, const meshrun_array* inputs, int32_t n_inputs,
                   const meshrun_array* targets, int32_t n_targets) {
   DistributedManager& manager = joined_world();
+  std::vector<at::Tensor> x, wanted;
+  bool forward_is_collective = false;
+  std::optional<CallError> failure = error_of([&] {
+    meshrun_model& model = living(handle);
+    forward_is_collective = training_of(model).forward_is_collective();
+    x = inputs_of(model, inputs, n_inputs, manager.device());
+    wanted = tensors_of(targets, n_targets, "targets");
+  });
+  if (failure || forward_is_collective) agree_on_loss(manager, 0, failure);
   at::Tensor loss;
-  std::optional<CallError> failure;
-  try {
-    loss = loss_of_step(handle, inputs, n_inputs, targets, n_targets, manager.device());
-  } catch (...) {
-    failure = current_error();
-  }
+  failure = error_of([&] { loss = loss_of_step(*handle, x, wanted); });
   const double own = failure ? 0 : loss.detach().to(at::kDouble).item<double>();
   const double mean = agree_on_loss(manager, own, failure);
   Training& training = training_of(*handle);
@@ -68,6 +67,7 @@ double train_step(meshrun_model* handle, const meshrun_array* inputs, int32_t n_
   loss.backward();
   if (training.clip_grad_norm > 0) clip_grad_norm_(*training.optimizer, training.clip_grad_norm);
   training.optimizer->step();
+  ++training.steps;
   return mean;
 }
 

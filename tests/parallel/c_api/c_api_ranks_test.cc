@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <cstdlib>
 #include <cstring>
 #include <memory>
@@ -21,6 +22,9 @@ namespace {
 using testing::AllOf;
 using testing::HasSubstr;
 using testing::StartsWith;
+
+// Ranks that wait for each other in vain are not waited for.
+constexpr std::chrono::minutes kDeadline(1);
 
 int number(const char* name) { return std::atoi(std::getenv(name)); }
 
@@ -142,6 +146,65 @@ const bool kTrains = register_rank_function("trains", [] {
 
 TEST(CApiRanksTest, GradientsAreTheMeanAndErrorsAreShared) {
   expect_success(run_ranks("trains", env_ranks(3)));
+}
+
+meshrun_model* make_script(bool two, bool buffer) {
+  const std::string path = testing::TempDir() + "/handles-" + std::getenv("RANK") + ".pt";
+  write_script(path, two, buffer);
+  meshrun_model* model = nullptr;
+  EXPECT_EQ(meshrun_model_load_script(path.c_str(), &model), MESHRUN_OK) << text();
+  return model;
+}
+
+float bias_of(meshrun_model* model, int32_t outputs = 1) {
+  std::vector<float> x(2), y(1), z(1);
+  const meshrun_array input = array_of(x, 1, 2);
+  const meshrun_array both[] = {array_of(y, 1, 1), array_of(z, 1, 1)};
+  EXPECT_EQ(meshrun_infer(model, &input, 1, both, outputs), MESHRUN_OK) << text();
+  return y[0];
+}
+
+// LibTorch's reducer has collectives of its own in the second forward call.
+const bool kHasABadHandle = register_rank_function("has a bad handle", [] {
+  OtherLibrary library;
+  const meshrun_bootstrap bootstrap = library.bootstrap();
+  ASSERT_EQ(meshrun_initialize_with(&bootstrap), MESHRUN_OK) << text();
+  for (const bool buffer : {false, true}) {
+    SCOPED_TRACE(buffer);
+    meshrun_model* const model = make_script(/*two=*/false, buffer);
+    meshrun_model* const untrained = make_script(/*two=*/false, buffer);
+    meshrun_model* const destroyed = make_script(/*two=*/false, buffer);
+    ASSERT_EQ(meshrun_model_destroy(destroyed), MESHRUN_OK);
+    ASSERT_EQ(meshrun_model_set_training(model, "mse", "sgd", 0.5, ""), MESHRUN_OK) << text();
+    std::vector<float> x = {0, 0}, y = {1};
+    const meshrun_array input = array_of(x, 1, 2), target = array_of(y, 1, 1);
+    const auto step = [&](meshrun_model* own, const meshrun_array* own_input) {
+      return meshrun_train_step(own, own_input, 1, &target, 1, nullptr);
+    };
+    for (int good = 0; good < 3; ++good) {
+      SCOPED_TRACE(good);
+      const bool is_wrong = library.rank == 1;
+      EXPECT_EQ(step(is_wrong ? nullptr : model, &input), MESHRUN_INVALID_ARGUMENT);
+      EXPECT_THAT(text(), HasSubstr("model is a null pointer"));
+      EXPECT_EQ(step(is_wrong ? destroyed : model, &input), MESHRUN_INVALID_ARGUMENT);
+      EXPECT_THAT(text(), HasSubstr("destroyed before"));
+      EXPECT_EQ(step(is_wrong ? untrained : model, &input), MESHRUN_INVALID_STATE);
+      EXPECT_THAT(text(), HasSubstr("meshrun_model_set_training()"));
+      EXPECT_EQ(step(model, is_wrong ? nullptr : &input), MESHRUN_INVALID_ARGUMENT);
+      EXPECT_THAT(text(), HasSubstr("inputs is a null pointer"));
+      if (!is_wrong) {
+        EXPECT_THAT(text(), StartsWith("rank 1: "));
+      }
+      // 3 goes to 1, and stays there.
+      ASSERT_EQ(step(model, &input), MESHRUN_OK) << text();
+      EXPECT_FLOAT_EQ(bias_of(model), 1);
+    }
+  }
+  EXPECT_EQ(meshrun_finalize(), MESHRUN_OK) << text();
+});
+
+TEST(CApiRanksTest, ABadHandleOfOneRankIsEverybodysErrorAndAllGoOn) {
+  expect_success(run_ranks("has a bad handle", env_ranks(2), kDeadline));
 }
 
 const bool kJoinsTwice = register_rank_function("joins twice", [] {
