@@ -12,26 +12,43 @@
 namespace meshrun::c_api {
 namespace {
 
-std::mutex& models_mutex() {
-  static auto& mutex = *new std::mutex;
-  return mutex;
+struct Models {
+  std::mutex mutex;
+  std::set<meshrun_model*> all;  // that were made and not destroyed
+  bool end_with_world = false;
+};
+
+Models& models() {
+  static auto& models = *new Models;
+  return models;
 }
 
-// All that were made and not destroyed.
-std::set<meshrun_model*>& models() {
-  static auto& all = *new std::set<meshrun_model*>;
-  return all;
+// Gives up what models hold of the world, which ends.
+void end_models() {
+  Models& known = models();
+  const std::lock_guard lock(known.mutex);
+  for (meshrun_model* const model : known.all) {
+    model->has_ended = true;
+    if (model->training) model->training->parallel.reset();
+  }
+  known.end_with_world = false;
+}
+
+meshrun_model* add(std::unique_ptr<meshrun_model> model, DistributedManager& manager) {
+  Models& known = models();
+  const std::lock_guard lock(known.mutex);
+  if (!known.end_with_world) manager.at_cleanup(end_models);
+  known.end_with_world = true;
+  return *known.all.insert(model.release()).first;
 }
 
 int add_model(meshrun_model** result, const std::function<std::unique_ptr<meshrun_model>()>& make) {
   return run_call([&] {
     require_pointer(result, "model");
-    const DistributedManager& manager = joined_world();
+    DistributedManager& manager = joined_world();
     std::unique_ptr<meshrun_model> model = make();
-    model->world = world_number();
     model->network->to(manager.device());
-    const std::lock_guard lock(models_mutex());
-    *result = *models().insert(model.release()).first;
+    *result = add(std::move(model), manager);
   });
 }
 
@@ -48,8 +65,8 @@ void convert(Network& network, at::ScalarType dtype) {
 
 meshrun_model& known(meshrun_model* model) {
   require_pointer(model, "model");
-  const std::lock_guard lock(models_mutex());
-  if (models().count(model) > 0) return *model;
+  const std::lock_guard lock(models().mutex);
+  if (models().all.contains(model)) return *model;
   throw CallError(MESHRUN_INVALID_ARGUMENT,
                   "the model is not one of this process, or was destroyed before");
 }
@@ -57,11 +74,11 @@ meshrun_model& known(meshrun_model* model) {
 meshrun_model& living(meshrun_model* model) {
   meshrun_model& found = known(model);
   joined_world();
-  if (found.world == world_number()) return found;
+  if (!found.has_ended) return found;
   throw CallError(
       MESHRUN_INVALID_STATE,
-      fmt::format("\"{}\" belongs to a world that meshrun_finalize() has ended: destroy "
-                  "it, and make it anew in this world",
+      fmt::format("\"{}\" belongs to a world that has ended: destroy it, and make it anew in this "
+                  "world",
                   found.title));
 }
 
@@ -70,13 +87,6 @@ Training& training_of(meshrun_model& model) {
   throw CallError(MESHRUN_INVALID_STATE,
                   fmt::format("\"{}\" does not train yet: call meshrun_model_set_training() first",
                               model.title));
-}
-
-void end_training_of_models() {
-  const std::lock_guard lock(models_mutex());
-  for (meshrun_model* const model : models()) {
-    if (model->training) model->training->parallel.reset();
-  }
 }
 
 }  // namespace meshrun::c_api
@@ -119,8 +129,8 @@ int meshrun_model_load_package(const char* path, meshrun_model** model) {
 int meshrun_model_destroy(meshrun_model* model) {
   return run_call([&] {
     std::unique_ptr<meshrun_model> last(&known(model));
-    const std::lock_guard lock(meshrun::c_api::models_mutex());
-    meshrun::c_api::models().erase(model);
+    const std::lock_guard lock(meshrun::c_api::models().mutex);
+    meshrun::c_api::models().all.erase(model);
   });
 }
 

@@ -37,9 +37,6 @@ struct Training {
   bool forward_is_collective() const { return has_buffers || steps == 1; }
 };
 
-// Gives up what the models of this process hold of the world.
-void end_training_of_models();
-
 // The model of a handle, which is never followed before it is found among those that live; living()
 // also asks that its world does.
 meshrun_model& known(meshrun_model* model);
@@ -72,7 +69,7 @@ std::string numbered(const char* name, size_t index, size_t count);
 struct meshrun_model {
   std::string title;                 // "unet", or the file
   std::string kind = "TorchScript";  // what a checkpoint is compared by: "unet"
-  int64_t world = 0;                 // world_number() when it was made
+  bool has_ended = false;            // with its world
   std::shared_ptr<meshrun::c_api::Network> network;
   std::optional<meshrun::c_api::Training> training;
 };

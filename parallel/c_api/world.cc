@@ -11,24 +11,12 @@
 #include "fmt/format.h"
 #include "parallel/c_api/arguments.h"
 #include "parallel/c_api/call_error.h"
-#include "parallel/c_api/models.h"
 #include "parallel/manager/bootstrap.h"
 
 namespace meshrun::c_api {
 namespace {
 
 constexpr size_t kErrorBytes = 512;
-
-int64_t& worlds_joined() {
-  static int64_t count = 0;
-  return count;
-}
-
-void join_if_apart(const std::function<void()>& join) {
-  const bool was_joined = DistributedManager::is_initialized();
-  join();
-  if (!was_joined) ++worlds_joined();
-}
 
 // Raises what a function of the caller's says.
 template <typename Call>
@@ -79,12 +67,8 @@ int tell(Value* result, const char* name, Value (*ask)(const DistributedManager&
 DistributedManager& joined_world() {
   if (DistributedManager::is_initialized()) return DistributedManager::get();
   throw CallError(MESHRUN_INVALID_STATE,
-                  worlds_joined() == 0
-                      ? "there is no world: call meshrun_initialize() first"
-                      : "there is no world after meshrun_finalize(): call meshrun_initialize()");
+                  "there is no world, or it has ended: call meshrun_initialize() first");
 }
-
-int64_t world_number() { return worlds_joined(); }
 
 }  // namespace meshrun::c_api
 
@@ -99,26 +83,19 @@ const char* meshrun_version(void) { return meshrun::kVersion; }
 
 int meshrun_initialize(void) {
   return run_call([] {
-    meshrun::c_api::join_if_apart([] {
-      if (!DistributedManager::is_initialized()) DistributedManager::initialize();
-    });
+    if (!DistributedManager::is_initialized()) DistributedManager::initialize();
   });
 }
 
 int meshrun_initialize_with(const meshrun_bootstrap* bootstrap) {
   return run_call([&] {
     meshrun::c_api::require_pointer(bootstrap, "bootstrap");
-    meshrun::c_api::join_if_apart(
-        [&] { DistributedManager::initialize(meshrun::c_api::bootstrap_of(*bootstrap)); });
+    DistributedManager::initialize(meshrun::c_api::bootstrap_of(*bootstrap));
   });
 }
 
 int meshrun_finalize(void) {
-  return run_call([] {
-    if (!DistributedManager::is_initialized()) return;
-    meshrun::c_api::end_training_of_models();
-    DistributedManager::cleanup(/*barrier=*/true);
-  });
+  return run_call([] { DistributedManager::cleanup(/*barrier=*/true); });
 }
 
 int meshrun_is_initialized(int32_t* initialized) {

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "parallel/c_api/meshrun.h"
+#include "parallel/manager/distributed_manager.h"
 #include "tests/parallel/c_api/script_file.h"
 
 namespace meshrun {
@@ -414,11 +415,29 @@ TEST_F(CApiTest, AModelEndsWithItsWorld) {
   const meshrun_array input = array_of(x, {1, 2}), target = array_of(y, {1, 1});
   ASSERT_EQ(meshrun_finalize(), MESHRUN_OK) << text();
   EXPECT_EQ(meshrun_train_step(model, &input, 1, &target, 1, nullptr), MESHRUN_INVALID_STATE);
-  EXPECT_THAT(text(), HasSubstr("after meshrun_finalize()"));
+  EXPECT_THAT(text(), HasSubstr("call meshrun_initialize()"));
   EXPECT_EQ(meshrun_infer(model, &input, 1, &target, 1), MESHRUN_INVALID_STATE);
   ASSERT_EQ(meshrun_initialize(), MESHRUN_OK) << text();
   EXPECT_EQ(meshrun_infer(model, &input, 1, &target, 1), MESHRUN_INVALID_STATE);
   EXPECT_THAT(text(), AllOf(HasSubstr("fully_connected"), HasSubstr("make it anew")));
+}
+
+// What a C++ program ends and begins without meshrun.h.
+TEST_F(CApiTest, AModelEndsWithAWorldThatTheManagerEnded) {
+  meshrun_model* const model = small();
+  ASSERT_EQ(meshrun_model_set_training(model, "mse", "adam", 0.1, ""), MESHRUN_OK) << text();
+  std::vector<float> x(2), y(1);
+  const meshrun_array input = array_of(x, {1, 2}), target = array_of(y, {1, 1});
+  ASSERT_EQ(meshrun_finalize(), MESHRUN_OK) << text();
+  for (int world = 0; world < 2; ++world) {
+    DistributedManager::initialize();
+    EXPECT_EQ(meshrun_train_step(model, &input, 1, &target, 1, nullptr), MESHRUN_INVALID_STATE);
+    EXPECT_THAT(text(), AllOf(HasSubstr("fully_connected"), HasSubstr("make it anew")));
+    meshrun_model* const own = small();
+    ASSERT_EQ(meshrun_model_set_training(own, "mse", "adam", 0.1, ""), MESHRUN_OK) << text();
+    EXPECT_EQ(meshrun_train_step(own, &input, 1, &target, 1, nullptr), MESHRUN_OK) << text();
+    DistributedManager::cleanup();
+  }
 }
 
 TEST_F(CApiTest, TrapsOfTheCallerAreOffInsideAndBackAfterwards) {
