@@ -152,7 +152,8 @@ MESHRUN_API int meshrun_model_parameter_count(meshrun_model* model, int64_t* cou
 MESHRUN_API int meshrun_infer(meshrun_model* model, const meshrun_array* inputs, int32_t n_inputs,
                               const meshrun_array* outputs, int32_t n_outputs);
 
-/* Collective. All ranks get rank 0's parameters. Once a model.
+/* Collective. All ranks get rank 0's parameters. Once a model. A
+ * parameter of several names (tied weights) is one.
  *   loss       "mse", "l1", "smooth_l1" or "cross_entropy" (int64 classes as targets), mean
  *   optimizer  "adam", "adamw" or "sgd"
  *   options    a JSON object of PyTorch's names: weight_decay, betas, eps, amsgrad; momentum,

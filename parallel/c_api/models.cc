@@ -3,6 +3,7 @@
 #include <functional>
 #include <mutex>
 #include <set>
+#include <unordered_set>
 #include <utility>
 
 #include "fmt/format.h"
@@ -89,6 +90,15 @@ Training& training_of(meshrun_model& model) {
                               model.title));
 }
 
+std::vector<at::Tensor> parameters_of(const torch::nn::Module& network) {
+  std::vector<at::Tensor> parameters = network.parameters();
+  std::unordered_set<const c10::TensorImpl*> seen;
+  std::erase_if(parameters, [&](const at::Tensor& parameter) {
+    return !seen.insert(parameter.unsafeGetTensorImpl()).second;
+  });
+  return parameters;
+}
+
 }  // namespace meshrun::c_api
 
 using meshrun::c_api::CallError;
@@ -160,7 +170,9 @@ int meshrun_model_parameter_count(meshrun_model* model, int64_t* count) {
     meshrun_model& found = living(model);
     meshrun::c_api::require_pointer(count, "count");
     int64_t sum = 0;
-    for (const at::Tensor& parameter : found.network->parameters()) sum += parameter.numel();
+    for (const at::Tensor& parameter : meshrun::c_api::parameters_of(*found.network)) {
+      sum += parameter.numel();
+    }
     *count = sum;
   });
 }

@@ -52,6 +52,9 @@ std::unique_ptr<torch::optim::Optimizer> make_optimizer(const std::string& name,
 void check_target(const std::string& loss, const at::Tensor& output, const at::Tensor& target,
                   const std::string& name);
 
+// Each once, as Python's parameters(): one that has several names is stepped once a step.
+std::vector<at::Tensor> parameters_of(const torch::nn::Module& network);
+
 // The memory of arrays as tensors; nothing is copied. `name` as in views_of().
 std::vector<at::Tensor> tensors_of(const meshrun_array* arrays, int32_t count,
                                    const std::string& name);

@@ -88,10 +88,8 @@ Training make_training(meshrun_model& model, const char* loss, const char* optim
   training.clip_grad_norm = given.number("clip_grad_norm", 0);
   training.find_unused_parameters = given.boolean("find_unused_parameters", false);
   training.has_buffers = !model.network->buffers().empty();
-  std::vector<at::Tensor> trained;
-  for (const at::Tensor& parameter : model.network->parameters()) {
-    if (parameter.requires_grad()) trained.push_back(parameter);
-  }
+  std::vector<at::Tensor> trained = parameters_of(*model.network);
+  std::erase_if(trained, [](const at::Tensor& parameter) { return !parameter.requires_grad(); });
   if (trained.empty()) {
     throw CallError(MESHRUN_NOT_SUPPORTED,
                     fmt::format("\"{}\" has no parameter that requires a gradient", model.title));

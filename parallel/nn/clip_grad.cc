@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <limits>
 #include <memory>
+#include <unordered_set>
 #include <utility>
 
 #include "ATen/core/grad_mode.h"
@@ -46,12 +47,24 @@ NormPart sharded_part(const Tensor& tensor, bool has_values) {
   return part;
 }
 
+// Each once: LibTorch's parameters() lists a tensor under all of its names.
+Tensors without_repeats(const Tensors& parameters) {
+  Tensors distinct;
+  std::unordered_set<const c10::TensorImpl*> seen;
+  for (const Tensor& parameter : parameters) {
+    if (parameter.defined() && seen.insert(parameter.unsafeGetTensorImpl()).second) {
+      distinct.push_back(parameter);
+    }
+  }
+  return distinct;
+}
+
 // Groups follow from the parameters, so a rank without a gradient takes part too.
-std::vector<NormPart> parts_of(const Tensors& parameters) {
+std::vector<NormPart> parts_of(const Tensors& given) {
   std::vector<NormPart> parts;
+  const Tensors parameters = without_repeats(given);
   for (size_t i = 0; i < parameters.size(); ++i) {
     const Tensor& parameter = parameters[i];
-    if (!parameter.defined()) continue;
     if (is_reduced_in_step(parameter)) {
       throw ZeroRedundancyError(c10::str(
           "parameter ", i, " of shape ", parameter.sizes(),
@@ -116,10 +129,8 @@ void scale_gradients(const Tensors& parameters, double max_norm, double norm) {
   const double coefficient = max_norm / (norm + 1e-6);
   if (coefficient >= 1) return;  // not if it is not a number
   const at::NoGradGuard no_grad;
-  for (const Tensor& parameter : parameters) {
-    if (parameter.defined() && parameter.grad().defined()) {
-      parameter.mutable_grad().mul_(coefficient);
-    }
+  for (const Tensor& parameter : without_repeats(parameters)) {
+    if (parameter.grad().defined()) parameter.mutable_grad().mul_(coefficient);
   }
 }
 

@@ -4,6 +4,8 @@
 //   clip_grad_norm_(network->parameters(), 1.0);      // all ranks get the norm of one process
 //   optimizer.step();
 //
+// A tensor that is given twice counts once: parameters() lists tied weights under each name.
+//
 // Signatures and results are LibTorch's (torch/nn/utils/clip_grad.h), which knows this rank's
 // gradients alone: of pieces it finds another norm on each rank, so replicated layers part. Here
 //

@@ -11,9 +11,11 @@
 #include <string>
 #include <vector>
 
+#include "ATen/Functions.h"
 #include "parallel/c_api/meshrun.h"
 #include "parallel/manager/distributed_manager.h"
 #include "tests/parallel/c_api/script_file.h"
+#include "torch/optim/adam.h"
 
 namespace meshrun {
 namespace {
@@ -76,6 +78,25 @@ class CApiTest : public testing::Test {
     meshrun_model* model = nullptr;
     EXPECT_EQ(meshrun_model_load_script(path("script.pt").c_str(), &model), MESHRUN_OK) << text();
     return keep(model);
+  }
+  meshrun_model* tied_script() {
+    write_tied_script(path("tied.pt"));
+    meshrun_model* model = nullptr;
+    EXPECT_EQ(meshrun_model_load_script(path("tied.pt").c_str(), &model), MESHRUN_OK) << text();
+    return keep(model);
+  }
+  // The weight of a tied script, by its square.
+  float tied_weight(meshrun_model* model) {
+    std::vector<float> x = {1}, y(1);
+    const meshrun_array input = array_of(x, {1, 1}), output = array_of(y, {1, 1});
+    EXPECT_EQ(meshrun_infer(model, &input, 1, &output, 1), MESHRUN_OK) << text();
+    return std::sqrt(y[0]);
+  }
+  // Towards 0 at 1: the loss is w to the 4th, its derivative 4 w to the 3rd.
+  void step_tied(meshrun_model* model) {
+    std::vector<float> x = {1}, wanted = {0};
+    const meshrun_array input = array_of(x, {1, 1}), target = array_of(wanted, {1, 1});
+    EXPECT_EQ(meshrun_train_step(model, &input, 1, &target, 1, nullptr), MESHRUN_OK) << text();
   }
   std::vector<float> infer(meshrun_model* model, std::vector<float> x, int64_t samples) {
     std::vector<float> y(static_cast<size_t>(samples));
@@ -336,6 +357,55 @@ TEST_F(CApiTest, ATrainingIsSetOnceAndByKnownNames) {
   EXPECT_THAT(text(), AllOf(HasSubstr("momentum"), HasSubstr("weight_decay")));
   EXPECT_EQ(meshrun_model_set_training(model, "l1", "adam", 1, ""), MESHRUN_OK) << text();
   EXPECT_EQ(meshrun_model_set_training(model, "l1", "adam", 1, ""), MESHRUN_INVALID_STATE);
+}
+
+TEST_F(CApiTest, ATiedParameterIsOne) {
+  meshrun_model* const model = tied_script();
+  int64_t count = 0;
+  EXPECT_EQ(meshrun_model_parameter_count(model, &count), MESHRUN_OK) << text();
+  EXPECT_EQ(count, 1);
+  ASSERT_EQ(meshrun_model_set_training(model, "mse", "sgd", 0.01, ""), MESHRUN_OK) << text();
+  step_tied(model);
+  EXPECT_FLOAT_EQ(tied_weight(model), 2 - 0.01F * 32);
+
+  meshrun_model* const clipped = tied_script();
+  const char* const options = R"({"clip_grad_norm": 0.5})";
+  ASSERT_EQ(meshrun_model_set_training(clipped, "mse", "sgd", 1, options), MESHRUN_OK) << text();
+  step_tied(clipped);
+  EXPECT_NEAR(tied_weight(clipped), 2 - 0.5, 1e-5);
+}
+
+TEST_F(CApiTest, ATiedParameterIsSteppedAsLibTorchStepsIt) {
+  at::Tensor weight = at::full({}, 2.0F).set_requires_grad(true);
+  torch::optim::Adam optimizer({weight}, torch::optim::AdamOptions(0.1));
+  meshrun_model* const model = tied_script();
+  ASSERT_EQ(meshrun_model_set_training(model, "mse", "adam", 0.1, ""), MESHRUN_OK) << text();
+  for (int step = 0; step < 5; ++step) {
+    optimizer.zero_grad();
+    weight.pow(4).backward();
+    optimizer.step();
+    step_tied(model);
+    EXPECT_NEAR(tied_weight(model), weight.item<float>(), 1e-5);
+  }
+}
+
+TEST_F(CApiTest, ATiedParameterIsOneAfterACheckpointToo) {
+  const std::string directory = path("checkpoints");
+  std::filesystem::remove_all(directory);
+  meshrun_model* const model = tied_script();
+  ASSERT_EQ(meshrun_model_set_training(model, "mse", "adam", 0.1, ""), MESHRUN_OK) << text();
+  step_tied(model);
+  ASSERT_EQ(meshrun_model_save(model, directory.c_str(), 1), MESHRUN_OK) << text();
+  meshrun_model* const later = tied_script();
+  ASSERT_EQ(meshrun_model_set_training(later, "mse", "adam", 0.5, ""), MESHRUN_OK) << text();
+  int64_t at = 0;
+  ASSERT_EQ(meshrun_model_load(later, directory.c_str(), &at), MESHRUN_OK) << text();
+  for (int step = 0; step < 3; ++step) {
+    EXPECT_EQ(tied_weight(later), tied_weight(model));
+    step_tied(model);
+    step_tied(later);
+  }
+  EXPECT_EQ(tied_weight(later), tied_weight(model));
 }
 
 TEST_F(CApiTest, ACheckpointBringsModelAndOptimizerBack) {

@@ -25,4 +25,18 @@ void write_script(const std::string& path, bool two, bool buffer) {
   script.save(path);
 }
 
+void write_tied_script(const std::string& path) {
+  const at::Tensor weight = at::full({1, 1}, 2.0F).set_requires_grad(true);
+  torch::jit::Module script("script");
+  for (const char* const name : {"first", "second"}) {
+    torch::jit::Module part(name);
+    part.register_parameter("weight", weight, /*is_buffer=*/false);
+    script.register_module(name, part);
+  }
+  script.define(
+      "def forward(self, x):\n"
+      "    return torch.matmul(torch.matmul(x, self.first.weight), self.second.weight)\n");
+  script.save(path);
+}
+
 }  // namespace meshrun

@@ -10,4 +10,7 @@ namespace meshrun {
 // `buffer`: it has one, "seen", which counts training calls.
 void write_script(const std::string& path, bool two = false, bool buffer = false);
 
+// A script of [n, 1] -> [n, 1], x w w, whose w of 2 is the weight of "first" and of "second".
+void write_tied_script(const std::string& path);
+
 }  // namespace meshrun

@@ -264,6 +264,18 @@ TEST(ClipGradTest, EqualsLibTorchOnOneRank) {
   expect_near(get_total_norm(dense, -std::numeric_limits<double>::infinity()) + 1, 1);
 }
 
+// As parameters() of a module lists tied weights.
+TEST(ClipGradTest, ATensorThatIsGivenTwiceCountsOnce) {
+  Tensor tied = at::zeros({1}), other = at::zeros({1});
+  tied.mutable_grad() = at::full({1}, 3.0F);
+  other.mutable_grad() = at::full({1}, 4.0F);
+  expect_near(get_total_norm({tied, other, tied}), 5);
+  EXPECT_EQ(get_total_norm({tied, other, tied}, 0), 2);
+  expect_near(clip_grad_norm_({tied, other, tied}, 0.5), 5);
+  expect_near(tied.grad().item<double>(), 0.3);
+  expect_near(other.grad().item<double>(), 0.4);
+}
+
 TEST(ClipGradTest, ErrorsOfNonfiniteNormsTakeBoolsForBools) {
   using namespace given;
   EXPECT_TAKES_BOOL_ONLY(get_total_norm(list, 2.0, value));
