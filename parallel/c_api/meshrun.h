@@ -152,8 +152,8 @@ MESHRUN_API int meshrun_model_parameter_count(meshrun_model* model, int64_t* cou
 MESHRUN_API int meshrun_infer(meshrun_model* model, const meshrun_array* inputs, int32_t n_inputs,
                               const meshrun_array* outputs, int32_t n_outputs);
 
-/* Collective. All ranks get rank 0's parameters. Once a model. A
- * parameter of several names (tied weights) is one.
+/* Collective. All ranks get rank 0's parameters. Once a model. What ranks give differently is an
+ * error. A parameter of several names (tied weights) is one.
  *   loss       "mse", "l1", "smooth_l1" or "cross_entropy" (int64 classes as targets), mean
  *   optimizer  "adam", "adamw" or "sgd"
  *   options    a JSON object of PyTorch's names: weight_decay, betas, eps, amsgrad; momentum,
@@ -162,6 +162,7 @@ MESHRUN_API int meshrun_infer(meshrun_model* model, const meshrun_array* inputs,
 MESHRUN_API int meshrun_model_set_training(meshrun_model* model, const char* loss,
                                            const char* optimizer, double learning_rate,
                                            const char* options);
+/* Not collective; the next step compares the ranks' rates. */
 MESHRUN_API int meshrun_model_set_learning_rate(meshrun_model* model, double learning_rate);
 
 /* Collective. One step of the optimizer, with gradients that are the mean over the ranks: each rank

@@ -17,6 +17,7 @@ struct Models {
   std::mutex mutex;
   std::set<meshrun_model*> all;  // that were made and not destroyed
   bool end_with_world = false;
+  int64_t trainings = 0;  // that were set in this world
 };
 
 Models& models() {
@@ -33,6 +34,7 @@ void end_models() {
     if (model->training) model->training->parallel.reset();
   }
   known.end_with_world = false;
+  known.trainings = 0;
 }
 
 meshrun_model* add(std::unique_ptr<meshrun_model> model, DistributedManager& manager) {
@@ -88,6 +90,11 @@ Training& training_of(meshrun_model& model) {
   throw CallError(MESHRUN_INVALID_STATE,
                   fmt::format("\"{}\" does not train yet: call meshrun_model_set_training() first",
                               model.title));
+}
+
+int64_t next_training() {
+  const std::lock_guard lock(models().mutex);
+  return ++models().trainings;
 }
 
 std::vector<at::Tensor> parameters_of(const torch::nn::Module& network) {

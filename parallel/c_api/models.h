@@ -22,7 +22,8 @@ namespace meshrun::c_api {
 using Loss = at::Tensor (*)(const at::Tensor& output, const at::Tensor& target);
 
 struct Training {
-  int64_t steps = 0;  // that were taken
+  int64_t number = 0;  // among those of this world
+  int64_t steps = 0;   // that were taken
   std::unique_ptr<torch::optim::Optimizer> optimizer;
   Loss loss = nullptr;
   std::string loss_name;
@@ -36,6 +37,9 @@ struct Training {
   // agreement on the order of gradients.
   bool forward_is_collective() const { return has_buffers || steps == 1; }
 };
+
+// Number of a training that is set on all ranks, from 1: they count those of a world alike.
+int64_t next_training();
 
 // The model of a handle, which is never followed before it is found among those that live; living()
 // also asks that its world does.

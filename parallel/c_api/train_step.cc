@@ -1,18 +1,27 @@
 #include <ATen/Functions.h>
 
 #include <optional>
+#include <string>
 #include <utility>
 #include <vector>
 
 #include "fmt/format.h"
 #include "parallel/c_api/call_error.h"
 #include "parallel/c_api/models.h"
+#include "parallel/c_api/step_agreement.h"
 #include "parallel/c_api/world.h"
 #include "parallel/checkpoint/checkpoint.h"
 #include "parallel/nn/clip_grad.h"
+#include "parallel/nn/optimizer_state.h"
 
 namespace meshrun::c_api {
 namespace {
+
+// What a rank is about to do, as the others must be.
+std::string step_text(const Training& training) {
+  return fmt::format("step {} of model {}, learning rate {}", training.steps, training.number,
+                     training.optimizer->param_groups().front().options().get_lr());
+}
 
 at::Tensor loss_of_step(meshrun_model& model, const std::vector<at::Tensor>& inputs,
                         const std::vector<at::Tensor>& targets) {
@@ -30,38 +39,25 @@ at::Tensor loss_of_step(meshrun_model& model, const std::vector<at::Tensor>& inp
   return total;
 }
 
-// The mean of the ranks' losses; raises on all if one has failed. One all-reduce, which is alike in
-// every call: a rank that has failed before its forward pass meets ranks that are behind theirs.
-double agree_on_loss(DistributedManager& manager, double own,
-                     const std::optional<CallError>& failure) {
-  if (manager.world_size() == 1) {
-    if (failure) throw *failure;
-    return own;
-  }
-  std::vector<at::Tensor> sums = {
-      at::tensor({own, failure ? 1.0 : 0.0}, at::kDouble).to(manager.device())};
-  manager.world()->allreduce(sums)->wait();
-  const at::Tensor sum = sums[0].cpu();
-  if (sum[1].item<double>() > 0) raise_together(failure ? &*failure : nullptr);
-  return sum[0].item<double>() / manager.world_size();
-}
-
 double train_step(meshrun_model* handle, const meshrun_array* inputs, int32_t n_inputs,
                   const meshrun_array* targets, int32_t n_targets) {
   DistributedManager& manager = joined_world();
   std::vector<at::Tensor> x, wanted;
+  std::string step;
   bool forward_is_collective = false;
   std::optional<CallError> failure = error_of([&] {
     meshrun_model& model = living(handle);
-    forward_is_collective = training_of(model).forward_is_collective();
+    const Training& training = training_of(model);
+    step = step_text(training);
+    forward_is_collective = training.forward_is_collective();
     x = inputs_of(model, inputs, n_inputs, manager.device());
     wanted = tensors_of(targets, n_targets, "targets");
   });
-  if (failure || forward_is_collective) agree_on_loss(manager, 0, failure);
+  if (failure || forward_is_collective) agree_on_step(manager, step, 0, failure);
   at::Tensor loss;
   failure = error_of([&] { loss = loss_of_step(*handle, x, wanted); });
   const double own = failure ? 0 : loss.detach().to(at::kDouble).item<double>();
-  const double mean = agree_on_loss(manager, own, failure);
+  const double mean = agree_on_step(manager, step, own, failure);
   Training& training = training_of(*handle);
   training.optimizer->zero_grad();
   loss.backward();
@@ -69,6 +65,18 @@ double train_step(meshrun_model* handle, const meshrun_array* inputs, int32_t n_
   training.optimizer->step();
   ++training.steps;
   return mean;
+}
+
+// What all ranks of a training have alike. One line.
+std::string training_text(const Training& training) {
+  std::string options;
+  const std::vector<GroupOptions> groups = group_options(*training.optimizer);
+  for (const auto& [name, value] : groups.front()) {
+    options += fmt::format(" {} {},", name, value);
+  }
+  return fmt::format("loss {}, optimizer {} with{} clip_grad_norm {}, find_unused_parameters {}",
+                     training.loss_name, optimizer_kind(*training.optimizer), options,
+                     training.clip_grad_norm, training.find_unused_parameters);
 }
 
 Training make_training(meshrun_model& model, const char* loss, const char* optimizer,
@@ -122,10 +130,13 @@ int meshrun_model_set_training(meshrun_model* model, const char* loss, const cha
       training =
           meshrun::c_api::make_training(living(model), loss, optimizer, learning_rate, options);
     });
+    meshrun::c_api::require_equal(meshrun::c_api::joined_world(), "trainings",
+                                  meshrun::c_api::training_text(training));
     training.parallel.emplace(model->network,
                               meshrun::DistributedDataParallelOptions{
                                   .broadcast_buffers = training.has_buffers,
                                   .find_unused_parameters = training.find_unused_parameters});
+    training.number = meshrun::c_api::next_training();
     model->training = std::move(training);
   });
 }

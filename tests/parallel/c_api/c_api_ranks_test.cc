@@ -207,6 +207,65 @@ TEST(CApiRanksTest, ABadHandleOfOneRankIsEverybodysErrorAndAllGoOn) {
   expect_success(run_ranks("has a bad handle", env_ranks(2), kDeadline));
 }
 
+const bool kDiffers = register_rank_function("differs", [] {
+  OtherLibrary library;
+  const meshrun_bootstrap bootstrap = library.bootstrap();
+  ASSERT_EQ(meshrun_initialize_with(&bootstrap), MESHRUN_OK) << text();
+  const bool is_odd = library.rank == 1;
+  meshrun_model* const model = make_script(/*two=*/false, /*buffer=*/false);
+  const auto set = [&](const char* loss, const char* optimizer, double rate, const char* options) {
+    const int code = meshrun_model_set_training(model, loss, optimizer, rate, options);
+    EXPECT_EQ(code, MESHRUN_INVALID_ARGUMENT) << text();
+    return text();
+  };
+  EXPECT_THAT(set(is_odd ? "l1" : "mse", "sgd", 0.5, ""), AllOf(HasSubstr("l1"), HasSubstr("mse")));
+  EXPECT_THAT(set("mse", is_odd ? "adamw" : "adam", 0.5, ""),
+              AllOf(HasSubstr("Adam "), HasSubstr("AdamW")));
+  EXPECT_THAT(set("mse", "sgd", is_odd ? 0.25 : 0.5, ""),
+              AllOf(HasSubstr("lr 0.25"), HasSubstr("lr 0.5")));
+  EXPECT_THAT(set("mse", "adam", 0.5, is_odd ? R"({"weight_decay": 0.125})" : ""),
+              AllOf(HasSubstr("weight_decay 0.125"), HasSubstr("weight_decay 0,")));
+  EXPECT_THAT(set("mse", "sgd", 0.5, is_odd ? R"({"clip_grad_norm": 2})" : nullptr),
+              AllOf(HasSubstr("clip_grad_norm 2"), HasSubstr("clip_grad_norm 0")));
+  // The same options in other words.
+  ASSERT_EQ(meshrun_model_set_training(model, "mse", "sgd", 0.5,
+                                       is_odd ? R"({"momentum": 0, "clip_grad_norm": 0})" : ""),
+            MESHRUN_OK)
+      << text();
+
+  std::vector<float> x = {0, 0}, y = {1};
+  const meshrun_array input = array_of(x, 1, 2), target = array_of(y, 1, 1);
+  const auto step = [&](meshrun_model* own) {
+    return meshrun_train_step(own, &input, 1, &target, 1, nullptr);
+  };
+  ASSERT_EQ(step(model), MESHRUN_OK) << text();
+  for (int good = 0; good < 2; ++good) {
+    ASSERT_EQ(meshrun_model_set_learning_rate(model, is_odd ? 0.1 : 0.2), MESHRUN_OK);
+    EXPECT_EQ(step(model), MESHRUN_INVALID_ARGUMENT);
+    EXPECT_THAT(text(), AllOf(HasSubstr("learning rate 0.1"), HasSubstr("learning rate 0.2")));
+    EXPECT_FLOAT_EQ(bias_of(model), 1);
+    ASSERT_EQ(meshrun_model_set_learning_rate(model, 0.25), MESHRUN_OK);
+    y[0] = bias_of(model) - 2;
+    ASSERT_EQ(step(model), MESHRUN_OK) << text();
+    EXPECT_FLOAT_EQ(bias_of(model), y[0] + 1);
+    y[0] = 1;
+    ASSERT_EQ(meshrun_model_set_learning_rate(model, 0.5), MESHRUN_OK);
+    ASSERT_EQ(step(model), MESHRUN_OK) << text();
+  }
+
+  // Models of equal shapes are not each other's.
+  meshrun_model* const other = make_script(/*two=*/false, /*buffer=*/false);
+  ASSERT_EQ(meshrun_model_set_training(other, "mse", "sgd", 0.5, ""), MESHRUN_OK) << text();
+  EXPECT_EQ(step(is_odd ? other : model), MESHRUN_INVALID_ARGUMENT);
+  EXPECT_THAT(text(), AllOf(HasSubstr("model 1"), HasSubstr("model 2")));
+  ASSERT_EQ(step(other), MESHRUN_OK) << text();
+  EXPECT_EQ(meshrun_finalize(), MESHRUN_OK) << text();
+});
+
+TEST(CApiRanksTest, RanksTrainAlikeOrNotAtAll) {
+  expect_success(run_ranks("differs", env_ranks(2), kDeadline));
+}
+
 const bool kJoinsTwice = register_rank_function("joins twice", [] {
   OtherLibrary library;
   meshrun_bootstrap bootstrap = library.bootstrap();
