@@ -82,7 +82,9 @@ typedef struct meshrun_bootstrap {
                     size_t error_bytes);
 } meshrun_bootstrap;
 
-/* Joins these ranks. Uses the functions until it returns, and not afterwards. */
+/* Joins these ranks. Uses the functions until it returns, and not afterwards. If all are in the
+ * world of these ranks already, in this order, it changes nothing; ranks in another world are an
+ * error. */
 MESHRUN_API int meshrun_initialize_with(const meshrun_bootstrap* bootstrap);
 
 /* Leaves. Models stay until they are destroyed, and do nothing any more. Without a world it does

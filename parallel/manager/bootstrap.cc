@@ -28,7 +28,8 @@ std::string take(const Text<kBytes>& from) {
 
 // As they travel: every rank is the same build on the same kind of processor.
 struct ReportBytes {
-  int32_t is_initialized;
+  int32_t joined_rank;
+  int32_t joined_size;
   int32_t node_rank;
   Text<504> problem;
 };
@@ -60,13 +61,13 @@ std::string problem_of(const Bootstrap& bootstrap) {
 
 std::vector<BootstrapReport> exchange_reports(const Bootstrap& bootstrap,
                                               const BootstrapReport& own) {
-  ReportBytes bytes{own.is_initialized, own.node_rank, {}};
+  ReportBytes bytes{own.joined_rank, own.joined_size, own.node_rank, {}};
   put(bytes.problem, own.problem);
   std::vector<ReportBytes> all(static_cast<size_t>(bootstrap.world_size));
   bootstrap.all_gather(&bytes, all.data(), sizeof(bytes));
   std::vector<BootstrapReport> reports;
   for (const ReportBytes& one : all) {
-    reports.push_back({one.is_initialized != 0, one.node_rank, take(one.problem)});
+    reports.push_back({one.joined_rank, one.joined_size, one.node_rank, take(one.problem)});
   }
   return reports;
 }

@@ -39,7 +39,9 @@ std::string problem_of(const Bootstrap& bootstrap);
 
 // What a rank tells of itself first.
 struct BootstrapReport {
-  bool is_initialized = false;  // DistributedManager is
+  // Its place in the world that its DistributedManager has joined; size 0: it has joined none.
+  int joined_rank = 0;
+  int joined_size = 0;
   int node_rank = 0;
   std::string problem;  // empty: none
 

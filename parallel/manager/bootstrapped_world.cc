@@ -71,6 +71,7 @@ std::vector<bool> try_addresses(const Bootstrap& bootstrap, const BootstrapMeeti
 
 // The calls of the other library, in their order. What a rank finds wrong, all raise.
 void meet(const Bootstrap& bootstrap, const BootstrapReport& own, World& world) {
+  const auto is_joined = [](const BootstrapReport& report) { return report.joined_size > 0; };
   const std::vector<BootstrapReport> reports = exchange_reports(bootstrap, own);
   for (size_t rank = 0; rank < reports.size(); ++rank) {
     if (reports[rank].problem.empty()) continue;
@@ -79,17 +80,25 @@ void meet(const Bootstrap& bootstrap, const BootstrapReport& own, World& world) 
   }
   const auto other =
       std::find_if(reports.begin(), reports.end(), [&](const BootstrapReport& report) {
-        return report.is_initialized != reports.front().is_initialized;
+        return is_joined(report) != is_joined(reports.front());
       });
   if (other != reports.end()) {
     throw EnvironmentError(fmt::format(
         "rank {} has a DistributedManager and rank {} has none: call cleanup() on all ranks before "
         "they join another world",
-        reports.front().is_initialized ? 0 : other - reports.begin(),
-        reports.front().is_initialized ? other - reports.begin() : 0));
+        is_joined(reports.front()) ? 0 : other - reports.begin(),
+        is_joined(reports.front()) ? other - reports.begin() : 0));
+  }
+  for (size_t rank = 0; is_joined(own) && rank < reports.size(); ++rank) {
+    const auto& [joined_rank, joined_size, node, problem] = reports[rank];
+    if (joined_rank == static_cast<int>(rank) && joined_size == world.world_size) continue;
+    throw EnvironmentError(fmt::format(
+        "rank {} of {} is rank {} of {} in the world that its DistributedManager has joined: call "
+        "cleanup() on all ranks before they join another world",
+        rank, world.world_size, joined_rank, joined_size));
   }
   world.master_addr = kLoopback;
-  if (own.is_initialized || world.world_size == 1) return;
+  if (is_joined(own) || world.world_size == 1) return;
   std::set<int> nodes;
   for (const BootstrapReport& report : reports) nodes.insert(report.node_rank);
   BootstrapMeeting meeting;
@@ -110,7 +119,7 @@ void meet(const Bootstrap& bootstrap, const BootstrapReport& own, World& world) 
 
 }  // namespace
 
-std::optional<World> bootstrapped_world(const Bootstrap& bootstrap, bool is_initialized,
+std::optional<World> bootstrapped_world(const Bootstrap& bootstrap, const World* joined,
                                         std::optional<milliseconds> timeout) {
   if (const std::string problem = problem_of(bootstrap); !problem.empty()) {
     throw EnvironmentError(fmt::format("{} gave {}", bootstrap.method, problem));
@@ -123,7 +132,11 @@ std::optional<World> bootstrapped_world(const Bootstrap& bootstrap, bool is_init
   world.local_rank = bootstrap.local_rank;
   world.local_world_size = bootstrap.local_world_size;
   world.node_rank = bootstrap.node_rank;
-  BootstrapReport own{is_initialized, bootstrap.node_rank, ""};
+  BootstrapReport own{.node_rank = bootstrap.node_rank};
+  if (joined != nullptr) {
+    own.joined_rank = joined->rank;
+    own.joined_size = joined->world_size;
+  }
   try {
     const LaunchEnvironment environment = settings();
     world.timeout = timeout ? timeout : environment.timeout;
@@ -143,7 +156,7 @@ std::optional<World> bootstrapped_world(const Bootstrap& bootstrap, bool is_init
     throw RendezvousError(fmt::format("rank {} of {} lost the others in a call of {}: {}",
                                       world.rank, world.world_size, world.method, error.what()));
   }
-  if (is_initialized) return std::nullopt;
+  if (joined != nullptr) return std::nullopt;
   return world;
 }
 

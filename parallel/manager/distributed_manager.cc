@@ -129,7 +129,8 @@ void DistributedManager::initialize(const InitializeOptions& options) {
 }
 
 void DistributedManager::initialize(const Bootstrap& bootstrap, const InitializeOptions& options) {
-  std::optional<World> world = bootstrapped_world(bootstrap, is_initialized(), options.timeout);
+  const World* const joined = is_initialized() ? &State::instance()->state_->world : nullptr;
+  std::optional<World> world = bootstrapped_world(bootstrap, joined, options.timeout);
   if (world) return install(*std::move(world), options.backend);
   warn_if_initialized();
 }

@@ -83,7 +83,8 @@ class DistributedManager {
   static void initialize(const InitializeOptions& options = {});
   // Joins the ranks that another library has brought together (bootstrap.h), instead of those that
   // the environment names; `method` and `agent` of the options do not apply. Collective over them.
-  // If all are initialized already, it warns and returns.
+  // If all are in the world of these ranks already, it warns and returns. If one is in another, all
+  // raise EnvironmentError.
   static void initialize(const Bootstrap& bootstrap, const InitializeOptions& options = {});
   // initialize(MPI_COMM_WORLD), or any other communicator, with parallel/c_api/communicator.h
   // included: that says how a Communicator becomes a Bootstrap.

@@ -70,8 +70,9 @@ World given_world(int rank, int world_size, std::optional<int> local_rank, const
                   const std::string& port, const std::string& method);
 
 // Collective over the ranks of `bootstrap`: opens rank 0's store and tells all ranks where it is.
-// What one rank finds wrong, all raise. Absent: all ranks are initialized already.
-std::optional<World> bootstrapped_world(const Bootstrap& bootstrap, bool is_initialized,
+// What one rank finds wrong, all raise. `joined`: the world that this process is in, null for none.
+// Absent: all ranks are in the world of these ranks already; it is an error if they are in another.
+std::optional<World> bootstrapped_world(const Bootstrap& bootstrap, const World* joined,
                                         std::optional<std::chrono::milliseconds> timeout);
 
 // Names the store at which the ranks meet; an InstanceHistory records what earlier worlds left

@@ -86,6 +86,24 @@ struct OtherLibrary {
   }
 };
 
+// A world of this rank alone.
+void initialize_alone() {
+  const meshrun_bootstrap alone = {
+      "alone",
+      0,
+      1,
+      0,
+      1,
+      0,
+      nullptr,
+      [](void*, void*, size_t, char*, size_t) { return 0; },
+      [](void*, const void* own, void* all, size_t bytes, char*, size_t) {
+        std::memcpy(all, own, bytes);
+        return 0;
+      }};
+  ASSERT_EQ(meshrun_initialize_with(&alone), MESHRUN_OK) << text();
+}
+
 meshrun_array array_of(std::vector<float>& values, int64_t rows, int64_t columns) {
   meshrun_array array{};
   array.data = values.data();
@@ -275,22 +293,7 @@ const bool kJoinsTwice = register_rank_function("joins twice", [] {
     ASSERT_EQ(meshrun_finalize(), MESHRUN_OK) << text();
   }
   // One rank is in a world already.
-  if (library.rank == 1) {
-    const meshrun_bootstrap alone = {
-        "alone",
-        0,
-        1,
-        0,
-        1,
-        0,
-        nullptr,
-        [](void*, void*, size_t, char*, size_t) { return 0; },
-        [](void*, const void* own, void* all, size_t bytes, char*, size_t) {
-          std::memcpy(all, own, bytes);
-          return 0;
-        }};
-    ASSERT_EQ(meshrun_initialize_with(&alone), MESHRUN_OK) << text();
-  }
+  if (library.rank == 1) initialize_alone();
   EXPECT_EQ(meshrun_initialize_with(&bootstrap), MESHRUN_ENVIRONMENT);
   EXPECT_THAT(text(),
               AllOf(HasSubstr("rank 1 has a DistributedManager"), HasSubstr("rank 0 has none")));
@@ -299,6 +302,32 @@ const bool kJoinsTwice = register_rank_function("joins twice", [] {
 
 TEST(CApiRanksTest, WorldsFollowEachOther) {
   expect_success(run_ranks("joins twice", env_ranks(2)));
+}
+
+const bool kIsElsewhere = register_rank_function("is elsewhere", [] {
+  OtherLibrary library;
+  const meshrun_bootstrap bootstrap = library.bootstrap();
+  initialize_alone();
+  EXPECT_EQ(meshrun_initialize_with(&bootstrap), MESHRUN_ENVIRONMENT);
+  EXPECT_THAT(text(),
+              AllOf(HasSubstr("rank 0 of 2"), HasSubstr("rank 0 of 1"), HasSubstr("cleanup()")));
+  int32_t size = 0;
+  EXPECT_EQ(meshrun_world_size(&size), MESHRUN_OK);
+  EXPECT_EQ(size, 1);
+  EXPECT_EQ(meshrun_finalize(), MESHRUN_OK);
+  // A world of the same size in another order is another world.
+  ASSERT_EQ(meshrun_initialize_with(&bootstrap), MESHRUN_OK) << text();
+  meshrun_bootstrap reversed = bootstrap;
+  OtherLibrary* const other = &library;
+  reversed.rank = other->rank = 1 - library.rank;
+  EXPECT_EQ(meshrun_initialize_with(&reversed), MESHRUN_ENVIRONMENT);
+  EXPECT_THAT(text(), AllOf(HasSubstr("rank 0 of 2"), HasSubstr("rank 1 of 2")));
+  other->rank = bootstrap.rank;
+  EXPECT_EQ(meshrun_finalize(), MESHRUN_OK);
+});
+
+TEST(CApiRanksTest, AWorldOfOtherRanksIsRefused) {
+  expect_success(run_ranks("is elsewhere", env_ranks(2), kDeadline));
 }
 
 const bool kOneRankCannot = register_rank_function("one rank cannot", [] {
