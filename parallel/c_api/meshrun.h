@@ -156,7 +156,8 @@ MESHRUN_API int meshrun_infer(meshrun_model* model, const meshrun_array* inputs,
 
 /* Collective. All ranks get rank 0's parameters. Once a model. What ranks give differently is an
  * error. A parameter of several names (tied weights) is one.
- *   loss       "mse", "l1", "smooth_l1" or "cross_entropy" (int64 classes as targets), mean
+ *   loss       "mse", "l1", "smooth_l1" or "cross_entropy" (int64 classes as targets; -100 is
+ *              left out)
  *   optimizer  "adam", "adamw" or "sgd"
  *   options    a JSON object of PyTorch's names: weight_decay, betas, eps, amsgrad; momentum,
  *              dampening, nesterov; and clip_grad_norm, find_unused_parameters. Null or "": the
@@ -167,9 +168,14 @@ MESHRUN_API int meshrun_model_set_training(meshrun_model* model, const char* los
 /* Not collective; the next step compares the ranks' rates. */
 MESHRUN_API int meshrun_model_set_learning_rate(meshrun_model* model, double learning_rate);
 
-/* Collective. One step of the optimizer, with gradients that are the mean over the ranks: each rank
- * brings its own share of the batch. Several outputs: their losses are added. `loss`: the mean over
- * the ranks, before the step; may be null. */
+/* Collective. One step of the optimizer. Each rank brings its own share of the batch, and the step
+ * is that of one rank with all shares: the loss of an output is the sum of its terms on all ranks,
+ * divided by their number (elements of the target, or classes that are not left out). Several
+ * outputs: their losses are added. `loss`: the loss before the step; may be null.
+ *
+ * Shares may differ in size. One may be empty, if the model takes an empty batch; all of them empty
+ * is an error. Normalisation over a batch sees the rank's share alone. Ranks that step different
+ * models, or with different learning rates, get an error, and nothing is changed. */
 MESHRUN_API int meshrun_train_step(meshrun_model* model, const meshrun_array* inputs,
                                    int32_t n_inputs, const meshrun_array* targets,
                                    int32_t n_targets, double* loss);

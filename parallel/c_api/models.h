@@ -19,14 +19,18 @@ struct meshrun_model;
 
 namespace meshrun::c_api {
 
-using Loss = at::Tensor (*)(const at::Tensor& output, const at::Tensor& target);
+// Terms are added, and counted apart: their mean is over all ranks.
+struct Loss {
+  std::string name;
+  at::Tensor (*sum)(const at::Tensor& output, const at::Tensor& target) = nullptr;
+  double (*count)(const at::Tensor& target) = nullptr;
+};
 
 struct Training {
   int64_t number = 0;  // among those of this world
   int64_t steps = 0;   // that were taken
   std::unique_ptr<torch::optim::Optimizer> optimizer;
-  Loss loss = nullptr;
-  std::string loss_name;
+  Loss loss;
   double clip_grad_norm = 0;  // 0: gradients stay as they are
   bool find_unused_parameters = false;
   bool has_buffers = false;
@@ -53,7 +57,7 @@ std::unique_ptr<torch::optim::Optimizer> make_optimizer(const std::string& name,
                                                         std::vector<at::Tensor> parameters,
                                                         double learning_rate, Options& options);
 // Raises unless the target fits the output: equal shapes, or classes for cross_entropy.
-void check_target(const std::string& loss, const at::Tensor& output, const at::Tensor& target,
+void check_target(const Loss& loss, const at::Tensor& output, const at::Tensor& target,
                   const std::string& name);
 
 // Each once, as Python's parameters(): one that has several names is stepped once a step.

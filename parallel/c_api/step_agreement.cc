@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <vector>
 
 #include "core/fingerprint.h"
 #include "fmt/format.h"
@@ -37,24 +36,41 @@ bool are_equal(const double* sums, int ranks) {
   return true;
 }
 
+std::vector<double> add_up(DistributedManager& manager, const std::vector<double>& own) {
+  std::vector<at::Tensor> message = {at::tensor(own, at::kDouble).to(manager.device())};
+  manager.world()->allreduce(message)->wait();
+  const at::Tensor sums = message[0].cpu();
+  const auto* const begin = sums.const_data_ptr<double>();
+  return {begin, begin + sums.numel()};
+}
+
 }  // namespace
 
-double agree_on_step(DistributedManager& manager, const std::string& step, double own,
-                     const std::optional<CallError>& failure) {
+std::vector<LossTerms> agree_on_step(DistributedManager& manager, const std::string& step,
+                                     const std::vector<LossTerms>& own,
+                                     const std::optional<CallError>& failure) {
   if (manager.world_size() == 1) {
     if (failure) throw *failure;
     return own;
   }
-  std::vector<double> message = {failure ? 1.0 : 0.0, own};
-  const auto head = message.size();
-  append_fingerprint(step, message);
-  std::vector<at::Tensor> sums = {at::tensor(message, at::kDouble).to(manager.device())};
-  manager.world()->allreduce(sums)->wait();
-  const at::Tensor sum = sums[0].cpu();
-  const auto* const numbers = sum.const_data_ptr<double>();
-  if (numbers[0] > 0) raise_together(failure ? &*failure : nullptr);
-  if (!are_equal(numbers + head, manager.world_size())) require_equal(manager, "the steps", step);
-  return numbers[1] / manager.world_size();
+  const LossTerms first = own.empty() ? LossTerms() : own.front();
+  const std::string text = fmt::format("{}, outputs with a loss: {}", step, own.size());
+  std::vector<double> message = {failure ? 1.0 : 0.0, first.sum, first.count};
+  const auto head = static_cast<std::ptrdiff_t>(message.size());
+  append_fingerprint(text, message);
+  const std::vector<double> sums = add_up(manager, message);
+  if (sums[0] > 0) raise_together(failure ? &*failure : nullptr);
+  if (!are_equal(sums.data() + head, manager.world_size())) {
+    require_equal(manager, "the steps", text);
+  }
+  std::vector<LossTerms> total(own.size());
+  if (!own.empty()) total.front() = {sums[1], sums[2]};
+  if (own.size() < 2) return total;
+  message.clear();
+  for (const LossTerms& terms : own) message.insert(message.end(), {terms.sum, terms.count});
+  const std::vector<double> all = add_up(manager, message);
+  for (size_t i = 0; i < own.size(); ++i) total[i] = {all[2 * i], all[2 * i + 1]};
+  return total;
 }
 
 void require_equal(DistributedManager& manager, const char* what, const std::string& text) {

@@ -23,20 +23,30 @@ std::string step_text(const Training& training) {
                      training.optimizer->param_groups().front().options().get_lr());
 }
 
-at::Tensor loss_of_step(meshrun_model& model, const std::vector<at::Tensor>& inputs,
-                        const std::vector<at::Tensor>& targets) {
+// Losses of this rank's outputs, with gradients, and their values.
+struct OwnLosses {
+  std::vector<at::Tensor> sums;
+  std::vector<LossTerms> terms;
+};
+
+OwnLosses losses_of(meshrun_model& model, const std::vector<at::Tensor>& inputs,
+                    const std::vector<at::Tensor>& targets) {
   Training& training = training_of(model);
   model.network->train(true);
   const std::vector<at::Tensor> outputs = (*training.parallel)(inputs);
   check_count("targets", targets.size(), outputs.size());
-  at::Tensor total;
+  OwnLosses losses;
+  std::vector<at::Tensor> values;
   for (size_t i = 0; i < outputs.size(); ++i) {
-    check_target(training.loss_name, outputs[i], targets[i],
-                 numbered("targets", i, targets.size()));
-    const at::Tensor loss = training.loss(outputs[i], targets[i].to(outputs[i].device()));
-    total = total.defined() ? total + loss : loss;
+    check_target(training.loss, outputs[i], targets[i], numbered("targets", i, targets.size()));
+    losses.sums.push_back(training.loss.sum(outputs[i], targets[i].to(outputs[i].device())));
+    values.push_back(losses.sums.back().detach().to(at::kDouble));
   }
-  return total;
+  const at::Tensor sums = at::stack(values).cpu();
+  for (size_t i = 0; i < outputs.size(); ++i) {
+    losses.terms.push_back({sums.const_data_ptr<double>()[i], training.loss.count(targets[i])});
+  }
+  return losses;
 }
 
 double train_step(meshrun_model* handle, const meshrun_array* inputs, int32_t n_inputs,
@@ -53,11 +63,26 @@ double train_step(meshrun_model* handle, const meshrun_array* inputs, int32_t n_
     x = inputs_of(model, inputs, n_inputs, manager.device());
     wanted = tensors_of(targets, n_targets, "targets");
   });
-  if (failure || forward_is_collective) agree_on_step(manager, step, 0, failure);
+  if (failure || forward_is_collective) agree_on_step(manager, step, {}, failure);
+  OwnLosses own;
+  failure = error_of([&] { own = losses_of(*handle, x, wanted); });
+  const std::vector<LossTerms> all = agree_on_step(manager, step, own.terms, failure);
+
+  double mean = 0;
+  bool is_empty = true;
   at::Tensor loss;
-  failure = error_of([&] { loss = loss_of_step(*handle, x, wanted); });
-  const double own = failure ? 0 : loss.detach().to(at::kDouble).item<double>();
-  const double mean = agree_on_step(manager, step, own, failure);
+  for (size_t i = 0; i < all.size(); ++i) {
+    const bool has_terms = all[i].count > 0;
+    is_empty = is_empty && !has_terms;
+    if (has_terms) mean += all[i].sum / all[i].count;
+    // DistributedDataParallel divides the sum of the ranks' gradients by their number.
+    const at::Tensor part = own.sums[i] * (has_terms ? manager.world_size() / all[i].count : 0.0);
+    loss = loss.defined() ? loss + part : part;
+  }
+  if (is_empty) {
+    throw CallError(MESHRUN_INVALID_ARGUMENT,
+                    "targets is empty on all ranks: there is nothing to train with");
+  }
   Training& training = training_of(*handle);
   training.optimizer->zero_grad();
   loss.backward();
@@ -75,7 +100,7 @@ std::string training_text(const Training& training) {
     options += fmt::format(" {} {},", name, value);
   }
   return fmt::format("loss {}, optimizer {} with{} clip_grad_norm {}, find_unused_parameters {}",
-                     training.loss_name, optimizer_kind(*training.optimizer), options,
+                     training.loss.name, optimizer_kind(*training.optimizer), options,
                      training.clip_grad_norm, training.find_unused_parameters);
 }
 
@@ -89,8 +114,7 @@ Training make_training(meshrun_model& model, const char* loss, const char* optim
     throw CallError(MESHRUN_NOT_SUPPORTED, fmt::format("\"{}\": {}", model.title, problem));
   }
   Training training;
-  training.loss_name = required_text(loss, "loss");
-  training.loss = loss_of(training.loss_name);
+  training.loss = loss_of(required_text(loss, "loss"));
   const std::string name = required_text(optimizer, "optimizer");
   Options given(options, name);
   training.clip_grad_norm = given.number("clip_grad_norm", 0);

@@ -15,6 +15,9 @@ namespace meshrun::c_api {
 namespace {
 
 constexpr const char* kCrossEntropy = "cross_entropy";
+constexpr int64_t kSum = at::Reduction::Sum;
+// PyTorch's ignore_index.
+constexpr int64_t kIgnoredClass = -100;
 
 // Adam and AdamW.
 template <typename Optimizer, typename OptimizerOptions>
@@ -47,25 +50,30 @@ std::unique_ptr<torch::optim::Optimizer> make_sgd(std::vector<at::Tensor> parame
 }  // namespace
 
 Loss loss_of(const std::string& name) {
+  const auto elements = [](const at::Tensor& target) {
+    return static_cast<double>(target.numel());
+  };
   if (name == "mse") {
-    return [](const at::Tensor& output, const at::Tensor& target) {
-      return at::mse_loss(output, target);
-    };
+    return {name, [](const auto& y, const auto& wanted) { return at::mse_loss(y, wanted, kSum); },
+            elements};
   }
   if (name == "l1") {
-    return [](const at::Tensor& output, const at::Tensor& target) {
-      return at::l1_loss(output, target);
-    };
+    return {name, [](const auto& y, const auto& wanted) { return at::l1_loss(y, wanted, kSum); },
+            elements};
   }
   if (name == "smooth_l1") {
-    return [](const at::Tensor& output, const at::Tensor& target) {
-      return at::smooth_l1_loss(output, target);
-    };
+    return {name,
+            [](const auto& y, const auto& wanted) { return at::smooth_l1_loss(y, wanted, kSum); },
+            elements};
   }
   if (name == kCrossEntropy) {
-    return [](const at::Tensor& output, const at::Tensor& target) {
-      return at::cross_entropy_loss(output, target);
-    };
+    return {name,
+            [](const auto& y, const auto& wanted) {
+              return at::cross_entropy_loss(y, wanted, /*weight=*/{}, kSum);
+            },
+            [](const at::Tensor& classes) {
+              return static_cast<double>(classes.ne(kIgnoredClass).sum().item<int64_t>());
+            }};
   }
   throw CallError(
       MESHRUN_INVALID_ARGUMENT,
@@ -92,9 +100,9 @@ std::unique_ptr<torch::optim::Optimizer> make_optimizer(const std::string& name,
                   fmt::format("there is no optimizer \"{}\": use adam, adamw or sgd", name));
 }
 
-void check_target(const std::string& loss, const at::Tensor& output, const at::Tensor& target,
+void check_target(const Loss& loss, const at::Tensor& output, const at::Tensor& target,
                   const std::string& name) {
-  if (loss == kCrossEntropy) {
+  if (loss.name == kCrossEntropy) {
     if (target.scalar_type() == at::kLong) return;
     throw CallError(MESHRUN_INVALID_ARGUMENT,
                     fmt::format("{} has dtype {}: cross_entropy takes classes as int64", name,

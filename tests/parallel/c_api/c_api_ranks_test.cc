@@ -3,13 +3,17 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <array>
 #include <chrono>
+#include <cmath>
 #include <cstdlib>
 #include <cstring>
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "ATen/Parallel.h"
 #include "c10/util/intrusive_ptr.h"
 #include "parallel/c_api/meshrun.h"
 #include "tests/parallel/c_api/script_file.h"
@@ -20,7 +24,10 @@ namespace meshrun {
 namespace {
 
 using testing::AllOf;
+using testing::DoubleNear;
+using testing::FloatNear;
 using testing::HasSubstr;
+using testing::Pointwise;
 using testing::StartsWith;
 
 // Ranks that wait for each other in vain are not waited for.
@@ -282,6 +289,176 @@ const bool kDiffers = register_rank_function("differs", [] {
 
 TEST(CApiRanksTest, RanksTrainAlikeOrNotAtAll) {
   expect_success(run_ranks("differs", env_ranks(2), kDeadline));
+}
+
+// Samples of rank r of 3 are r of the 3; rank 0 has none.
+const bool kHasUnevenShares = register_rank_function("has uneven shares", [] {
+  OtherLibrary library;
+  const meshrun_bootstrap bootstrap = library.bootstrap();
+  ASSERT_EQ(meshrun_initialize_with(&bootstrap), MESHRUN_OK) << text();
+  const int rank = library.rank;
+  struct Case {
+    const char* loss;
+    double value, slope;  // at outputs of 3, for wanted 2.5, 1 and 6
+  };
+  for (const Case& one :
+       {Case{"mse", (0.25 + 4 + 9) / 3, 2 * (0.5 + 2 - 3) / 3}, Case{"l1", 5.5 / 3, 1.0 / 3},
+        Case{"smooth_l1", (0.125 + 1.5 + 2.5) / 3, (0.5 + 1 - 1) / 3}}) {
+    for (const bool two : {false, true}) {
+      for (const bool buffer : {false, true}) {
+        SCOPED_TRACE(std::string(one.loss) + (two ? ", two outputs" : "") +
+                     (buffer ? ", a buffer" : ""));
+        meshrun_model* const model = make_script(two, buffer);
+        ASSERT_EQ(meshrun_model_set_training(model, one.loss, "sgd", 0.5, ""), MESHRUN_OK)
+            << text();
+        std::vector<float> x(4), y, second(2, 6);  // the second output is 6, and wanted
+        if (rank == 1) y = {2.5};
+        if (rank == 2) y = {1, 6};
+        const meshrun_array input = array_of(x, rank, 2);
+        const std::array targets = {array_of(y, rank, 1), array_of(second, rank, 1)};
+        double loss = 0;
+        ASSERT_EQ(meshrun_train_step(model, &input, 1, targets.data(), two ? 2 : 1, &loss),
+                  MESHRUN_OK)
+            << text();
+        EXPECT_NEAR(loss, one.value, 1e-6);
+        EXPECT_NEAR(bias_of(model, two ? 2 : 1), 3 - 0.5 * one.slope, 1e-6);
+        // Nobody has a sample.
+        const meshrun_array none = array_of(x, 0, 2), no_target = array_of(y, 0, 1);
+        const std::array no_targets = {no_target, no_target};
+        EXPECT_EQ(meshrun_train_step(model, &none, 1, no_targets.data(), two ? 2 : 1, &loss),
+                  MESHRUN_INVALID_ARGUMENT);
+        EXPECT_THAT(text(), HasSubstr("empty on all ranks"));
+        EXPECT_NEAR(bias_of(model, two ? 2 : 1), 3 - 0.5 * one.slope, 1e-6);
+        ASSERT_EQ(meshrun_model_destroy(model), MESHRUN_OK);
+      }
+    }
+  }
+  EXPECT_EQ(meshrun_finalize(), MESHRUN_OK) << text();
+});
+
+TEST(CApiRanksTest, EverySampleCountsTheSameOnWhicheverRank) {
+  expect_success(run_ranks("has uneven shares", env_ranks(3), kDeadline));
+}
+
+struct ShippedCase {
+  const char* name;
+  const char* options;
+  std::vector<int64_t> in, out;  // of a sample
+  const char* loss = "mse";
+};
+
+const std::vector<ShippedCase>& shipped_cases() {
+  static const auto& cases = *new std::vector<ShippedCase>{
+      {"fully_connected",
+       R"({"in_features": 2, "out_features": 1, "layer_size": 8, "num_layers": 1})",
+       {2},
+       {1}},
+      {"fully_connected",
+       R"({"in_features": 2, "out_features": 3, "layer_size": 8, "num_layers": 1})",
+       {2},
+       {},
+       "cross_entropy"},
+      {"fno",
+       R"({"modes": [2, 2], "width": 4, "num_layers": 1, "projection_channels": 4})",
+       {1, 8, 8},
+       {1, 8, 8}},
+      {"afno",
+       R"({"inp_shape": [8, 8], "in_channels": 1, "out_channels": 2, "patch_size": [4, 4],
+           "embed_dim": 8, "depth": 1, "num_blocks": 2})",
+       {1, 8, 8},
+       {2, 8, 8}},
+      {"unet",
+       R"({"in_channels": 2, "out_channels": 1, "base_channels": 4, "depth": 1})",
+       {2, 8, 8},
+       {1, 8, 8}},
+      {"vision_transformer",
+       R"({"image_size": [8, 8], "in_channels": 1, "out_channels": 1, "patch_size": [4, 4],
+           "embed_dim": 8, "depth": 1, "num_heads": 2})",
+       {1, 8, 8},
+       {1, 8, 8}}};
+  return cases;
+}
+
+int64_t numel(const std::vector<int64_t>& shape) {
+  int64_t count = 1;
+  for (const int64_t size : shape) count *= size;
+  return count;
+}
+
+// Samples `begin` to `end` - 1 of `data`.
+meshrun_array samples_of(void* data, int32_t dtype, const std::vector<int64_t>& shape, int begin,
+                         int end) {
+  meshrun_array array{};
+  array.dtype = dtype;
+  const int64_t bytes = numel(shape) * (dtype == MESHRUN_INT64 ? 8 : 4);
+  if (begin < end) array.data = static_cast<char*>(data) + begin * bytes;
+  array.dims = static_cast<int32_t>(shape.size()) + 1;
+  array.shape[0] = end - begin;
+  std::copy(shape.begin(), shape.end(), array.shape + 1);
+  return array;
+}
+
+struct Trained {
+  std::vector<double> losses;
+  std::vector<float> outputs;
+};
+
+// Three steps with samples `begin` to `end` - 1 of 3 on this rank.
+Trained train_share(const ShippedCase& one, int begin, int end) {
+  const bool are_classes = std::string(one.loss) == "cross_entropy";
+  const std::vector<int64_t> out = are_classes ? std::vector<int64_t>{3} : one.out;
+  std::vector<float> x(static_cast<size_t>(3 * numel(one.in)));
+  std::vector<float> y(static_cast<size_t>(3 * numel(out)));
+  std::vector<int64_t> classes = {2, 0, 2};
+  for (size_t i = 0; i < x.size(); ++i) x[i] = std::sin(static_cast<float>(i));
+  for (size_t i = 0; i < y.size(); ++i) y[i] = std::cos(3 * static_cast<float>(i));
+  Trained trained;
+  meshrun_model* model = nullptr;
+  EXPECT_EQ(meshrun_manual_seed(1), MESHRUN_OK);
+  EXPECT_EQ(meshrun_model_create(one.name, one.options, &model), MESHRUN_OK) << text();
+  EXPECT_EQ(meshrun_model_set_training(model, one.loss, "sgd", 0.1, ""), MESHRUN_OK) << text();
+  const meshrun_array input = samples_of(x.data(), MESHRUN_FLOAT32, one.in, begin, end);
+  const meshrun_array target = are_classes
+                                   ? samples_of(classes.data(), MESHRUN_INT64, {}, begin, end)
+                                   : samples_of(y.data(), MESHRUN_FLOAT32, one.out, begin, end);
+  for (int step = 0; step < 3; ++step) {
+    double loss = 0;
+    EXPECT_EQ(meshrun_train_step(model, &input, 1, &target, 1, &loss), MESHRUN_OK) << text();
+    trained.losses.push_back(loss);
+  }
+  trained.outputs.resize(y.size());
+  const meshrun_array all = samples_of(x.data(), MESHRUN_FLOAT32, one.in, 0, 3);
+  const meshrun_array output = samples_of(trained.outputs.data(), MESHRUN_FLOAT32, out, 0, 3);
+  EXPECT_EQ(meshrun_infer(model, &all, 1, &output, 1), MESHRUN_OK) << text();
+  return trained;
+}
+
+const bool kTrainsAsOneRankWould = register_rank_function("trains as one rank would", [] {
+  OtherLibrary library;
+  const meshrun_bootstrap bootstrap = library.bootstrap();
+  ASSERT_EQ(meshrun_initialize_with(&bootstrap), MESHRUN_OK) << text();
+  // Ranks share the cores, and OpenMP's threads wait busily.
+  at::set_num_threads(1);
+  const std::array begins = {0, 0, 1, 3};
+  std::vector<Trained> together;
+  for (const ShippedCase& one : shipped_cases()) {
+    SCOPED_TRACE(one.name);
+    together.push_back(train_share(one, begins[static_cast<size_t>(library.rank)],
+                                   begins[static_cast<size_t>(library.rank) + 1]));
+  }
+  EXPECT_EQ(meshrun_finalize(), MESHRUN_OK) << text();
+  initialize_alone();
+  for (size_t i = 0; i < together.size(); ++i) {
+    SCOPED_TRACE(shipped_cases()[i].name);
+    const Trained alone = train_share(shipped_cases()[i], 0, 3);
+    EXPECT_THAT(together[i].losses, Pointwise(DoubleNear(1e-5), alone.losses));
+    EXPECT_THAT(together[i].outputs, Pointwise(FloatNear(1e-4F), alone.outputs));
+  }
+  EXPECT_EQ(meshrun_finalize(), MESHRUN_OK) << text();
+});
+
+TEST(CApiRanksTest, UnevenSharesTrainEveryShippedNetworkAsOneRankWould) {
+  expect_success(run_ranks("trains as one rank would", env_ranks(3), kDeadline));
 }
 
 const bool kJoinsTwice = register_rank_function("joins twice", [] {

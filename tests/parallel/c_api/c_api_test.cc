@@ -408,6 +408,18 @@ TEST_F(CApiTest, ATiedParameterIsOneAfterACheckpointToo) {
   EXPECT_EQ(tied_weight(later), tied_weight(model));
 }
 
+TEST_F(CApiTest, ABatchOfNothingIsNoStep) {
+  meshrun_model* const model = script();
+  ASSERT_EQ(meshrun_model_set_training(model, "mse", "adam", 0.5, ""), MESHRUN_OK) << text();
+  std::vector<float> none;
+  const meshrun_array input = array_of(none, {0, 2}), target = array_of(none, {0, 1});
+  double loss = 7;
+  EXPECT_EQ(meshrun_train_step(model, &input, 1, &target, 1, &loss), MESHRUN_INVALID_ARGUMENT);
+  EXPECT_THAT(text(), HasSubstr("targets is empty"));
+  EXPECT_EQ(loss, 7);
+  EXPECT_THAT(infer(model, {0, 0}, 1), ElementsAre(3));
+}
+
 TEST_F(CApiTest, ACheckpointBringsModelAndOptimizerBack) {
   const std::string directory = path("checkpoints");
   std::filesystem::remove_all(directory);
