@@ -31,6 +31,7 @@ struct ReportBytes {
   int32_t joined_rank;
   int32_t joined_size;
   int32_t node_rank;
+  int32_t launched_local_rank;
   Text<504> problem;
 };
 
@@ -61,13 +62,14 @@ std::string problem_of(const Bootstrap& bootstrap) {
 
 std::vector<BootstrapReport> exchange_reports(const Bootstrap& bootstrap,
                                               const BootstrapReport& own) {
-  ReportBytes bytes{own.joined_rank, own.joined_size, own.node_rank, {}};
+  ReportBytes bytes{own.joined_rank, own.joined_size, own.node_rank, own.launched_local_rank, {}};
   put(bytes.problem, own.problem);
   std::vector<ReportBytes> all(static_cast<size_t>(bootstrap.world_size));
   bootstrap.all_gather(&bytes, all.data(), sizeof(bytes));
   std::vector<BootstrapReport> reports;
   for (const ReportBytes& one : all) {
-    reports.push_back({one.joined_rank, one.joined_size, one.node_rank, take(one.problem)});
+    reports.push_back({one.joined_rank, one.joined_size, one.node_rank, one.launched_local_rank,
+                       take(one.problem)});
   }
   return reports;
 }

@@ -43,6 +43,8 @@ struct BootstrapReport {
   int joined_rank = 0;
   int joined_size = 0;
   int node_rank = 0;
+  // Among all processes that the launcher has started on this host; -1: it does not say.
+  int launched_local_rank = -1;
   std::string problem;  // empty: none
 
   bool operator==(const BootstrapReport&) const = default;

@@ -69,6 +69,19 @@ std::vector<bool> try_addresses(const Bootstrap& bootstrap, const BootstrapMeeti
   return reached;
 }
 
+// What the launcher calls the local ranks of this world's ranks on this rank's node, its own first.
+// Empty: it does not say all of them.
+std::vector<int> launched_on_node(const std::vector<BootstrapReport>& reports, int rank) {
+  const BootstrapReport& own = reports[static_cast<size_t>(rank)];
+  std::vector<int> launched = {own.launched_local_rank};
+  for (const BootstrapReport& report : reports) {
+    if (&report == &own || report.node_rank != own.node_rank) continue;
+    launched.push_back(report.launched_local_rank);
+  }
+  if (std::count(launched.begin(), launched.end(), -1) > 0) return {};
+  return launched;
+}
+
 // The calls of the other library, in their order. What a rank finds wrong, all raise.
 void meet(const Bootstrap& bootstrap, const BootstrapReport& own, World& world) {
   const auto is_joined = [](const BootstrapReport& report) { return report.joined_size > 0; };
@@ -90,7 +103,7 @@ void meet(const Bootstrap& bootstrap, const BootstrapReport& own, World& world) 
         is_joined(reports.front()) ? other - reports.begin() : 0));
   }
   for (size_t rank = 0; is_joined(own) && rank < reports.size(); ++rank) {
-    const auto& [joined_rank, joined_size, node, problem] = reports[rank];
+    const auto& [joined_rank, joined_size, node, launched, problem] = reports[rank];
     if (joined_rank == static_cast<int>(rank) && joined_size == world.world_size) continue;
     throw EnvironmentError(fmt::format(
         "rank {} of {} is rank {} of {} in the world that its DistributedManager has joined: call "
@@ -98,7 +111,9 @@ void meet(const Bootstrap& bootstrap, const BootstrapReport& own, World& world) 
         rank, world.world_size, joined_rank, joined_size));
   }
   world.master_addr = kLoopback;
-  if (is_joined(own) || world.world_size == 1) return;
+  if (is_joined(own)) return;
+  world.launched_local_ranks = launched_on_node(reports, world.rank);
+  if (world.world_size == 1) return;
   std::set<int> nodes;
   for (const BootstrapReport& report : reports) nodes.insert(report.node_rank);
   BootstrapMeeting meeting;
@@ -132,7 +147,8 @@ std::optional<World> bootstrapped_world(const Bootstrap& bootstrap, const World*
   world.local_rank = bootstrap.local_rank;
   world.local_world_size = bootstrap.local_world_size;
   world.node_rank = bootstrap.node_rank;
-  BootstrapReport own{.node_rank = bootstrap.node_rank};
+  BootstrapReport own{.node_rank = bootstrap.node_rank,
+                      .launched_local_rank = launched_local_rank(process_environment())};
   if (joined != nullptr) {
     own.joined_rank = joined->rank;
     own.joined_size = joined->world_size;

@@ -33,7 +33,7 @@ std::string choose_backend(const std::optional<std::string>& asked, int gpus) {
 }
 
 c10::Device choose_device(const std::string& backend, int world_size, int local_rank, int gpus,
-                          std::optional<int> assigned) {
+                          std::optional<int> assigned, const std::vector<int>& launched) {
   // Groups without a CUDA backend take CPU tensors only; a rank alone has nobody to send to.
   const std::optional<BackendChoice> choice = parse_backend(backend);
   const bool is_cpu_only = choice && choice->cuda.empty();
@@ -45,8 +45,8 @@ c10::Device choose_device(const std::string& backend, int world_size, int local_
         "(meshrun nodes)",
         local_rank, *assigned, gpus));
   }
-  const c10::Device device(c10::DeviceType::CUDA,
-                           static_cast<c10::DeviceIndex>(gpu_index(local_rank, gpus, assigned)));
+  const int index = gpu_index(local_rank, gpus, assigned, launched);
+  const c10::Device device(c10::DeviceType::CUDA, static_cast<c10::DeviceIndex>(index));
   c10::impl::VirtualGuardImpl(c10::DeviceType::CUDA).setDevice(device);
   return device;
 }

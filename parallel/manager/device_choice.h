@@ -3,6 +3,7 @@
 
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "c10/core/Device.h"
 
@@ -17,7 +18,8 @@ std::string choose_backend(const std::optional<std::string>& asked, int gpus);
 
 // The rank's GPU, made the current one, or the CPU. `assigned` is the index of the GPU that the
 // daemon gave the rank (assigned_gpu()); without it the ranks of a host take GPUs in turn.
+// `launched` as for gpu_index().
 c10::Device choose_device(const std::string& backend, int world_size, int local_rank, int gpus,
-                          std::optional<int> assigned);
+                          std::optional<int> assigned, const std::vector<int>& launched = {});
 
 }  // namespace meshrun

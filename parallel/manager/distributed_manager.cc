@@ -106,8 +106,9 @@ void DistributedManager::install(World world, const std::optional<std::string>& 
 }
 
 void DistributedManager::install_joined(std::unique_ptr<State> state, int gpus) {
-  state->device = choose_device(state->backend, state->world.world_size, state->world.local_rank,
-                                gpus, assigned_gpu(process_environment()));
+  state->device =
+      choose_device(state->backend, state->world.world_size, state->world.local_rank, gpus,
+                    assigned_gpu(process_environment()), state->world.launched_local_ranks);
   State* raw = state.get();
   state->groups = std::make_unique<GroupTable>(
       raw->world.rank, raw->world.world_size,

@@ -114,7 +114,8 @@ class DistributedManager {
   int node_rank() const;
   // The node of each rank of the world.
   std::vector<int> node_ranks() const;
-  // cuda:<the first GPU that the daemon gave this rank, else the local rank>, or cpu.
+  // cuda:<the first GPU that the daemon gave this rank, else by the local rank>, or cpu. Worlds of
+  // parts of a launch count local ranks as the launcher does, where gpu_index() says so.
   c10::Device device() const;
   bool cuda() const;
   // Whether there is more than one rank, or a launcher started this process.

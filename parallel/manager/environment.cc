@@ -9,6 +9,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <limits>
+#include <set>
 #include <string_view>
 #include <system_error>
 #include <vector>
@@ -211,8 +212,20 @@ std::optional<int> assigned_gpu(const EnvironmentLookup& lookup) {
   return static_cast<int>(found - all.begin());
 }
 
-int gpu_index(int local_rank, int gpus, std::optional<int> assigned) {
-  return assigned.value_or(local_rank % gpus);
+int gpu_index(int local_rank, int gpus, std::optional<int> assigned,
+              const std::vector<int>& launched) {
+  if (assigned) return *assigned;
+  std::set<int> taken;
+  for (const int rank : launched) taken.insert(rank % gpus);
+  const bool are_apart = !launched.empty() && taken.size() == launched.size();
+  return (are_apart ? launched.front() : local_rank) % gpus;
+}
+
+int launched_local_rank(const EnvironmentLookup& lookup) {
+  const absl::StatusOr<LaunchMethod> method = choose_method(lookup, std::nullopt);
+  if (!method.ok()) return -1;
+  VariableReader reader(lookup, *method, "");
+  return read_local_rank(reader, *method).value_or(-1);
 }
 
 absl::StatusOr<int> parse_port(const std::string& name, const std::string& text) {

@@ -48,6 +48,7 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 
@@ -119,8 +120,15 @@ absl::Status check_model_parallel_size(std::optional<int> size, int world_size,
 
 // The index of a rank's GPU among the `gpus` (at least 1) that the process sees: `assigned`, else
 // the ranks of a host take them in turn. A launcher that binds a GPU to each rank (srun --gpu-bind,
-// --gpus-per-task) shows it to that rank alone, as number 0.
-int gpu_index(int local_rank, int gpus, std::optional<int> assigned);
+// --gpus-per-task) shows it to that rank alone, as number 0. `launched`: the launcher's local ranks
+// of this world's ranks on this host, this rank's first, or nothing. Worlds of parts of a launch
+// take different GPUs by these, as far as no two ranks of one world then share a GPU.
+int gpu_index(int local_rank, int gpus, std::optional<int> assigned,
+              const std::vector<int>& launched = {});
+
+// This process's number among those that the launcher has started on this host; -1: the environment
+// does not say.
+int launched_local_rank(const EnvironmentLookup& lookup);
 
 // The place of this rank's first GPU (MESHRUN_GPUS) among those that the process sees
 // (CUDA_VISIBLE_DEVICES, which under meshrun lists the job's GPUs on the host). Absent if no daemon

@@ -71,7 +71,7 @@ absl::StatusOr<LaunchEnvironment> read_env(const EnvironmentLookup& lookup,
   environment.master_addr = reader.required_text("MASTER_ADDR");
   reader.required_text("MASTER_PORT");
   reader.port("MASTER_PORT", environment.master_port);
-  environment.local_rank = reader.integer("LOCAL_RANK");
+  environment.local_rank = read_local_rank(reader, environment.method);
   environment.local_world_size = reader.integer("LOCAL_WORLD_SIZE", 1);
   environment.node_rank = reader.integer("GROUP_RANK");
   if (!environment.node_rank) environment.node_rank = reader.integer("NODE_RANK");
@@ -125,7 +125,7 @@ absl::StatusOr<LaunchEnvironment> read_slurm(const EnvironmentLookup& lookup,
                     "MESHRUN_DISTRIBUTED_INITIALIZATION_METHOD=SINGLE for a single process",
                     size_name, environment.world_size));
   }
-  environment.local_rank = reader.integer("SLURM_LOCALID");
+  environment.local_rank = read_local_rank(reader, environment.method);
   environment.node_rank = reader.integer("SLURM_NODEID");
   environment.master_addr = slurm_address(reader);
 
@@ -146,7 +146,7 @@ absl::StatusOr<LaunchEnvironment> read_openmpi(const EnvironmentLookup& lookup,
   LaunchEnvironment environment{.method = LaunchMethod::kOpenMpi};
   environment.rank = reader.required_integer("OMPI_COMM_WORLD_RANK");
   environment.world_size = reader.required_integer("OMPI_COMM_WORLD_SIZE", 1);
-  environment.local_rank = reader.integer("OMPI_COMM_WORLD_LOCAL_RANK");
+  environment.local_rank = read_local_rank(reader, environment.method);
   environment.local_world_size = reader.integer("OMPI_COMM_WORLD_LOCAL_SIZE", 1);
   environment.master_addr =
       address_within_mpi(reader, environment.local_world_size.value_or(environment.world_size),
@@ -179,8 +179,7 @@ absl::StatusOr<LaunchEnvironment> read_mpich(const EnvironmentLookup& lookup,
   }
   environment.rank = reader.required_integer(rank_name);
   environment.world_size = reader.required_integer("PMI_SIZE", 1);
-  environment.local_rank =
-      reader.first_integer({"MPI_LOCALRANKID", "PALS_LOCAL_RANKID", "PMI_LOCAL_RANK"});
+  environment.local_rank = read_local_rank(reader, environment.method);
   environment.local_world_size =
       reader.first_integer({"MPI_LOCALNRANKS", "PALS_LOCAL_SIZE", "PMI_LOCAL_SIZE"}, 1);
   environment.node_rank = reader.integer("PALS_NODEID");
@@ -223,6 +222,23 @@ absl::StatusOr<LaunchEnvironment> read_launcher_variables(const EnvironmentLooku
   }
   return LaunchEnvironment{
       .local_rank = 0, .local_world_size = 1, .node_rank = 0, .identity = "single process"};
+}
+
+std::optional<int> read_local_rank(VariableReader& reader, LaunchMethod method) {
+  switch (method) {
+    case LaunchMethod::kEnv:
+      return reader.integer("LOCAL_RANK");
+    case LaunchMethod::kSlurm:
+      return reader.integer("SLURM_LOCALID");
+    case LaunchMethod::kOpenMpi:
+      return reader.integer("OMPI_COMM_WORLD_LOCAL_RANK");
+    case LaunchMethod::kMpich:
+      return reader.first_integer({"MPI_LOCALRANKID", "PALS_LOCAL_RANKID", "PMI_LOCAL_RANK"});
+    case LaunchMethod::kCoordinator:
+    case LaunchMethod::kSingle:
+      break;
+  }
+  return std::nullopt;
 }
 
 }  // namespace meshrun

@@ -50,6 +50,9 @@ struct World {
   int local_rank = -1;
   int local_world_size = -1;
   int node_rank = -1;
+  // The launcher's numbers for this world's ranks on this host, this rank's first, where the world
+  // may be a part of what was launched. Empty: unknown, or local_rank is the launcher's.
+  std::vector<int> launched_local_ranks;
   // The node of each rank; empty: all are on one.
   std::vector<int> nodes;
   // This host's address for its peers.

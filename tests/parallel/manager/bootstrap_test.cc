@@ -56,12 +56,13 @@ class Threads {
 TEST(BootstrapTest, EveryRankHearsEveryReport) {
   Threads(3).run([](const Bootstrap& bootstrap) {
     const int rank = bootstrap.rank;
-    const BootstrapReport own{rank, 10 * rank, 2 * rank, rank == 1 ? std::string(600, 'x') : ""};
+    const BootstrapReport own{rank, 10 * rank, 2 * rank, rank - 1,
+                              rank == 1 ? std::string(600, 'x') : ""};
     const std::vector<BootstrapReport> all = exchange_reports(bootstrap, own);
     ASSERT_EQ(all.size(), 3U);
-    EXPECT_EQ(all[0], (BootstrapReport{0, 0, 0, ""}));
+    EXPECT_EQ(all[0], (BootstrapReport{0, 0, 0, -1, ""}));
     EXPECT_EQ(all[1].problem, std::string(503, 'x'));  // as much as there is room for
-    EXPECT_EQ(all[2], (BootstrapReport{2, 20, 4, ""}));
+    EXPECT_EQ(all[2], (BootstrapReport{2, 20, 4, 1, ""}));
   });
 }
 

@@ -425,6 +425,37 @@ TEST(EnvironmentTest, ARankThatSeesOneGpuTakesIt) {
   EXPECT_EQ(gpu_index(1, 4, 2), 2);
 }
 
+// Communicators that are parts of what mpirun started.
+TEST(EnvironmentTest, WorldsBesideEachOtherTakeDifferentGpus) {
+  EXPECT_EQ(gpu_index(0, 4, std::nullopt, {2, 3}), 2);
+  EXPECT_EQ(gpu_index(1, 4, std::nullopt, {3, 2}), 3);
+  EXPECT_EQ(gpu_index(1, 4, 0, {3, 2}), 0);
+  // Ranks 0, 4 and 8 of 12 would share GPU 0.
+  EXPECT_EQ(gpu_index(1, 4, std::nullopt, {4, 0, 8}), 1);
+  EXPECT_EQ(gpu_index(2, 4, std::nullopt, {8, 0, 4}), 2);
+}
+
+TEST(EnvironmentTest, TheLauncherNumbersTheProcessesOfAHost) {
+  const auto number = [](const Variables& variables) {
+    return launched_local_rank([&](const std::string& name) -> std::optional<std::string> {
+      const auto found = variables.find(name);
+      if (found == variables.end()) return std::nullopt;
+      return found->second;
+    });
+  };
+  const Variables open_mpi = {{"OMPI_COMM_WORLD_RANK", "6"},
+                              {"OMPI_COMM_WORLD_SIZE", "8"},
+                              {"OMPI_COMM_WORLD_LOCAL_RANK", "2"},
+                              {"OMPI_COMM_WORLD_LOCAL_SIZE", "4"}};
+  // Variables of two hosts, without the MASTER_ADDR that a launch without MPI needs.
+  EXPECT_EQ(number(open_mpi), 2);
+  EXPECT_EQ(number({{"PMI_RANK", "6"}, {"PMI_SIZE", "8"}, {"MPI_LOCALRANKID", "3"}}), 3);
+  EXPECT_EQ(number({{"PALS_RANKID", "6"}, {"PALS_LOCAL_RANKID", "1"}}), 1);
+  EXPECT_EQ(number({{"SLURM_PROCID", "6"}, {"SLURM_LOCALID", "0"}}), 0);
+  EXPECT_EQ(number({}), -1);
+  EXPECT_EQ(number(with(open_mpi, "OMPI_COMM_WORLD_LOCAL_RANK", "many")), -1);
+}
+
 TEST(EnvironmentTest, TheTimeoutIsInSeconds) {
   EXPECT_EQ(detect(kEnv)->timeout, std::nullopt);
   EXPECT_EQ(detect(with(kEnv, "MESHRUN_TIMEOUT_SECONDS", "2.5"))->timeout, milliseconds(2500));
