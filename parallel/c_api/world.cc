@@ -2,57 +2,13 @@
 
 #include <ATen/Context.h>
 
-#include <array>
-#include <stdexcept>
-#include <string>
-#include <utility>
-
 #include "core/version.h"
-#include "fmt/format.h"
 #include "parallel/c_api/arguments.h"
+#include "parallel/c_api/c_bootstrap.h"
 #include "parallel/c_api/call_error.h"
-#include "parallel/manager/bootstrap.h"
 
 namespace meshrun::c_api {
 namespace {
-
-constexpr size_t kErrorBytes = 512;
-
-// Raises what a function of the caller's says.
-template <typename Call>
-void ask(const char* name, const Call& call) {
-  std::array<char, kErrorBytes> error{};
-  const int code = call(error.data(), error.size());
-  if (code == 0) return;
-  error.back() = '\0';
-  throw std::runtime_error(error[0] == '\0' ? fmt::format("{}() returned {}", name, code)
-                                            : std::string(error.data()));
-}
-
-Bootstrap bootstrap_of(const meshrun_bootstrap& given) {
-  Bootstrap bootstrap;
-  bootstrap.method = given.method == nullptr ? "MPI" : given.method;
-  bootstrap.rank = given.rank;
-  bootstrap.world_size = given.world_size;
-  bootstrap.local_rank = given.local_rank;
-  bootstrap.local_world_size = given.local_world_size;
-  bootstrap.node_rank = given.node_rank;
-  if (given.broadcast != nullptr) {
-    bootstrap.broadcast = [given](void* data, size_t bytes) {
-      ask("broadcast", [&](char* error, size_t size) {
-        return given.broadcast(given.context, data, bytes, error, size);
-      });
-    };
-  }
-  if (given.all_gather != nullptr) {
-    bootstrap.all_gather = [given](const void* own, void* all, size_t bytes) {
-      ask("all_gather", [&](char* error, size_t size) {
-        return given.all_gather(given.context, own, all, bytes, error, size);
-      });
-    };
-  }
-  return bootstrap;
-}
 
 template <typename Value>
 int tell(Value* result, const char* name, Value (*ask)(const DistributedManager&)) {
@@ -90,7 +46,7 @@ int meshrun_initialize(void) {
 int meshrun_initialize_with(const meshrun_bootstrap* bootstrap) {
   return run_call([&] {
     meshrun::c_api::require_pointer(bootstrap, "bootstrap");
-    DistributedManager::initialize(meshrun::c_api::bootstrap_of(*bootstrap));
+    DistributedManager::initialize(meshrun::to_bootstrap(*bootstrap));
   });
 }
 
