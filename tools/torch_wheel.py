@@ -9,8 +9,6 @@ import shutil
 
 EXTENSION = ["//parallel:libmeshrun.so", "//python/extension:_torch.so", "//python/extension:built_for_file"]
 EXTENSION_CUDA = "//parallel:libmeshrun_cuda.so"
-# As deploy/install builds the library: all of it in one file, with Debian's shared libraries.
-IN_ONE_FILE = ["--define=meshrun_debian=shared", "--noincompatible_remove_legacy_whole_archive"]
 # Where pip installs torch and what its libraries for GPUs load, relative to our package.
 TORCH = ["../torch/lib"]
 TORCH_CUDA = [*TORCH, "../nvidia/nccl/lib", "../nvidia/cu13/lib"]
@@ -96,7 +94,7 @@ def fill(tree, bundle, config, cuda):
     tree.lower(binaries)
 
     labels = [*EXTENSION, *([EXTENSION_CUDA] if cuda else []), *bundle.FLOOR]
-    binaries = bundle.build(labels, [*config, *IN_ONE_FILE])
+    binaries = bundle.build(labels, [*config, *bundle.IN_ONE_FILE])
     library = EXTENSION_CUDA if cuda else EXTENSION[0]
     tree.copied["libmeshrun.so"] = tree.path("lib/libmeshrun.so")
     tree.program(bundle.built_path(binaries, library), "lib/libmeshrun.so", also)

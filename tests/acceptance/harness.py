@@ -139,19 +139,19 @@ def cuda_flags():
 _BIN = None
 
 
-def binary(label):
-    """Path of a built target; builds it on first use. "//client:meshrun" -> .../client/meshrun."""
+def binary(label, *flags):
+    """Path of a built target; builds it on first use, with these flags of Bazel too. "//client:meshrun" -> .../client/meshrun."""
     global _BIN
     package, name = label[2:].split(":")
     if _BIN is None:
         info = subprocess.run(bazel("info", *cuda_flags(), "bazel-bin"), cwd=ROOT, capture_output=True, text=True, check=True)
         _BIN = pathlib.Path(info.stdout.strip())
     path = _BIN / package / name
-    if label not in _BUILT:
-        done = subprocess.run(bazel("build", "--noshow_progress", *cuda_flags(), label), cwd=ROOT, text=True, errors="replace",
+    if (label, flags) not in _BUILT:
+        done = subprocess.run(bazel("build", "--noshow_progress", *cuda_flags(), *flags, label), cwd=ROOT, text=True, errors="replace",
                               stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
         check(done.returncode == 0, f"{label} does not build: {' | '.join(done.stderr.splitlines()[-8:])}")
-        _BUILT.add(label)
+        _BUILT.add((label, flags))
     return str(path)
 
 

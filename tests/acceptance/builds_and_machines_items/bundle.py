@@ -80,10 +80,10 @@ def look_at_the_system(other):
         "--no-evaluation && echo LOADS && sed -n 's/.*calling init: //p' /tmp/loads.*")
     check(code == 0, f"geoid in one step: exit code {code}: {last_line(err or out)}")
     loaded = {os.path.normpath(path) for path in out.split("LOADS\n")[1].split()}
-    check(f"{TREE}/lib/ucx/libuct_cma.so.0" in loaded, f"UCX does not find its transports: {sorted(loaded)}")
+    check(f"{TREE}/lib/meshrun/ucx/libuct_cma.so.0" in loaded, f"UCX does not find its transports: {sorted(loaded)}")
     # The programs that use LibTorch take the newer of the two.
-    ours = {path.name for path in (other.root / TREE[1:] / "lib").glob("*.so*")}
-    strangers = [path for path in loaded if path.split("/")[-1] in ours and not path.startswith(f"{TREE}/lib/")]
+    ours = {path.name for path in (other.root / TREE[1:] / "lib/meshrun").glob("*.so*")}
+    strangers = [path for path in loaded if path.split("/")[-1] in ours and not path.startswith(f"{TREE}/lib/meshrun/")]
     check(not strangers, f"libraries of the system took the place of ours: {strangers}")
     return lines[1]
 
