@@ -9,7 +9,11 @@ meshrun: distributed scientific machine-learning training in C++ and Python.
   srun meshrun run --nnodes $SLURM_NNODES --nproc-per-node gpu train.py          on all nodes of a Slurm job, a task on each
   meshrun doctor                                                                 what this host has
 
-The jobs that ship with meshrun need LibTorch @LIBTORCH@: in LIBTORCH_HOME, else in the torch that python3 imports.
+The jobs that ship with meshrun, and programs that are linked with it, need LibTorch @LIBTORCH@: in LIBTORCH_HOME, else in
+$MESHRUN_ROOT/libtorch, else in the torch that python3 imports.
+
+  cc solver.c $(pkg-config --cflags --libs meshrun-c) -o solver                  C; docs/hpc.md has C++, Fortran, MPI and CMake
+  mpirun $MESHRUN_ROOT/env ./solver
 ]])
 whatis("Name: meshrun")
 whatis("Version: " .. version)
@@ -21,4 +25,9 @@ if mode() == "load" and not isFile(pathJoin(root, "bin", "meshrun")) then
             .. myFileName())
 end
 prepend_path("PATH", pathJoin(root, "bin"))
+-- lib holds libraries for programs to link with, and none that another program could load by mistake.
+prepend_path("CPATH", pathJoin(root, "include", "meshrun"))
+prepend_path("LIBRARY_PATH", pathJoin(root, "lib"))
+prepend_path("PKG_CONFIG_PATH", pathJoin(root, "lib", "pkgconfig"))
+prepend_path("CMAKE_PREFIX_PATH", root)
 setenv("MESHRUN_ROOT", root)
