@@ -160,8 +160,9 @@ MESHRUN_API int meshrun_infer(meshrun_model* model, const meshrun_array* inputs,
  *              left out)
  *   optimizer  "adam", "adamw" or "sgd"
  *   options    a JSON object of PyTorch's names: weight_decay, betas, eps, amsgrad; momentum,
- *              dampening, nesterov; and clip_grad_norm, find_unused_parameters. Null or "": the
- *              defaults of PyTorch */
+ *              dampening, nesterov; and clip_grad_norm, find_unused_parameters (true: parameters may
+ *              get no gradient in a step; false: that is an error). Null or "": the defaults of
+ *              PyTorch */
 MESHRUN_API int meshrun_model_set_training(meshrun_model* model, const char* loss,
                                            const char* optimizer, double learning_rate,
                                            const char* options);

@@ -49,6 +49,16 @@ OwnLosses losses_of(meshrun_model& model, const std::vector<at::Tensor>& inputs,
   return losses;
 }
 
+// Buckets with a parameter that got no gradient were not averaged.
+void check_averaged(const Training& training) {
+  for (const at::Tensor& parameter : training.optimizer->param_groups().front().params()) {
+    if (parameter.grad().defined()) continue;
+    throw CallError(MESHRUN_MODEL,
+                    "a parameter got no gradient, so the ranks' gradients were not averaged, and "
+                    "no step was taken: set find_unused_parameters");
+  }
+}
+
 double train_step(meshrun_model* handle, const meshrun_array* inputs, int32_t n_inputs,
                   const meshrun_array* targets, int32_t n_targets) {
   DistributedManager& manager = joined_world();
@@ -86,6 +96,10 @@ double train_step(meshrun_model* handle, const meshrun_array* inputs, int32_t n_
   Training& training = training_of(*handle);
   training.optimizer->zero_grad();
   loss.backward();
+  if (manager.world_size() > 1 && !training.find_unused_parameters) {
+    failure = error_of([&] { check_averaged(training); });
+    if (failure) agree_on_step(manager, step, {}, failure);
+  }
   if (training.clip_grad_norm > 0) clip_grad_norm_(*training.optimizer, training.clip_grad_norm);
   training.optimizer->step();
   ++training.steps;

@@ -121,6 +121,41 @@ meshrun_array array_of(std::vector<float>& values, int64_t rows, int64_t columns
   return array;
 }
 
+// Gradients that were not averaged are not stepped.
+const bool kUnused = register_rank_function("unused", [] {
+  OtherLibrary library;
+  const meshrun_bootstrap bootstrap = library.bootstrap();
+  ASSERT_EQ(meshrun_initialize_with(&bootstrap), MESHRUN_OK) << text();
+  const std::string path = testing::TempDir() + "/unused-" + std::to_string(library.rank) + ".pt";
+  write_unused_script(path);
+  for (const bool looked_for : {false, true}) {
+    meshrun_model* model = nullptr;
+    ASSERT_EQ(meshrun_model_load_script(path.c_str(), &model), MESHRUN_OK) << text();
+    const char* const options = looked_for ? R"({"find_unused_parameters": true})" : "";
+    ASSERT_EQ(meshrun_model_set_training(model, "mse", "sgd", 0.1, options), MESHRUN_OK) << text();
+    // y = w x with w = 1, and 0 is wanted: the gradient is the mean of 2 x x.
+    const float own = library.rank == 0 ? 1 : 2;
+    std::vector<float> x = {own}, y = {0}, result(1);
+    const meshrun_array input = array_of(x, 1, 1), target = array_of(y, 1, 1);
+    for (int step = 0; step < 2; ++step) {
+      const int code = meshrun_train_step(model, &input, 1, &target, 1, nullptr);
+      EXPECT_EQ(code, looked_for ? MESHRUN_OK : MESHRUN_MODEL) << text();
+      if (!looked_for && step == 0) {
+        EXPECT_THAT(text(), HasSubstr("set find_unused_parameters"));
+      }
+    }
+    const meshrun_array output = array_of(result, 1, 1);
+    ASSERT_EQ(meshrun_infer(model, &input, 1, &output, 1), MESHRUN_OK) << text();
+    EXPECT_FLOAT_EQ(result[0], own * (looked_for ? 0.25F : 1.0F));
+    EXPECT_EQ(meshrun_model_destroy(model), MESHRUN_OK);
+  }
+  EXPECT_EQ(meshrun_finalize(), MESHRUN_OK) << text();
+});
+
+TEST(CApiRanksTest, AParameterWithoutAGradientStopsTheStepOfAllRanks) {
+  expect_success(run_ranks("unused", env_ranks(2), kDeadline));
+}
+
 // What `ranks` together would do alone: the gradient is the mean over all samples.
 const bool kTrains = register_rank_function("trains", [] {
   OtherLibrary library;

@@ -39,4 +39,13 @@ void write_tied_script(const std::string& path) {
   script.save(path);
 }
 
+void write_unused_script(const std::string& path) {
+  torch::jit::Module script("script");
+  for (const char* const name : {"weight", "unused"}) {
+    script.register_parameter(name, at::ones({1, 1}).set_requires_grad(true), /*is_buffer=*/false);
+  }
+  script.define("def forward(self, x):\n    return torch.matmul(x, self.weight)\n");
+  script.save(path);
+}
+
 }  // namespace meshrun

@@ -13,4 +13,7 @@ void write_script(const std::string& path, bool two = false, bool buffer = false
 // A script of [n, 1] -> [n, 1], x w w, whose w of 2 is the weight of "first" and of "second".
 void write_tied_script(const std::string& path);
 
+// A script of [n, 1] -> [n, 1], x w with w = 1, and a parameter "unused".
+void write_unused_script(const std::string& path);
+
 }  // namespace meshrun
