@@ -315,7 +315,8 @@ std::vector<JobField> MakeJobFields() {
        .section = kWhenThingsGoWrong,
        .value = "TIME",
        .help = "Without a further step for so long the job hangs: its state is dumped, and it is "
-               "restarted; 0: never (default: learned from its steps, at least 2m)",
+               "restarted; from the first step on that a rank reports (meshrun.report); 0: never "
+               "(default: learned from its steps, at least 2m)",
        .set = DurationField(&v1::JobSpec::mutable_hang_timeout)},
       {.flag = "--queue-timeout",
        .keys = {"queue_timeout"},

@@ -53,6 +53,20 @@ std::string DescribePlaces(const std::map<int, std::string>& places,
   return text;
 }
 
+// Whether `step` is the job's last one.
+bool IsAtEnd(const Job& job, int64_t step) {
+  const v1::Progress& progress = job.view.progress();
+  return progress.has_total_steps() && step >= progress.total_steps();
+}
+
+// Whether ranks that run and report their steps have not come to this one.
+bool HasRanksBefore(const Job& job, int64_t step) {
+  return std::any_of(job.view.ranks().begin(), job.view.ranks().end(), [&](const auto& rank) {
+    return rank.state() == v1::RANK_STATE_RUNNING && rank.progress().has_step() &&
+           rank.progress().step() < step;
+  });
+}
+
 }  // namespace
 
 void Hangs::OnProgress(const StepChange& change) {
@@ -73,8 +87,12 @@ void Hangs::OnProgress(const StepChange& change) {
       watch.longest = job.longest_step();
     }
   }
-  const int64_t step = change.highest;
-  if (step <= watch.step && !change.fell) return;
+  int64_t step = change.highest;
+  if (step <= watch.step && !change.fell) {
+    // Once some ranks have taken their last step, each step of the others counts.
+    if (!IsAtEnd(job, watch.step) || step < 0) return;
+    step = watch.step;
+  }
   if (watch.step >= 0) {
     ++watch.intervals;
     watch.longest = std::max(watch.longest, context_.now - WaitsSince(job, watch));
@@ -114,9 +132,13 @@ void Hangs::KeepLongest(Job& job, const Watch& watch) {
 }
 
 std::optional<std::chrono::nanoseconds> Hangs::Limit(const Job& job, const Watch& watch) const {
-  const v1::Progress& progress = job.view.progress();
-  if (progress.has_total_steps() && watch.step >= progress.total_steps()) return std::nullopt;
-  if (job.view.spec().has_hang_timeout()) {
+  const bool is_given = job.view.spec().has_hang_timeout();
+  // Ranks that are behind then may be where no step is reported: only who has named a limit means
+  // them too.
+  if (IsAtEnd(job, watch.step) && !(is_given && HasRanksBefore(job, watch.step))) {
+    return std::nullopt;
+  }
+  if (is_given) {
     const std::chrono::nanoseconds given = FromProto(job.view.spec().hang_timeout());
     return given.count() == 0 ? std::nullopt : std::optional(given);
   }

@@ -4,7 +4,8 @@
 // least kFloor. A new step is a higher one, or a lower one of the same rank, because some programs
 // count from 0 in each epoch. JobSpec.hang_timeout replaces the limit, from the first reported step
 // on; 0 means that the job is not watched. Without it a job is not watched before it has reported
-// three steps in a generation. No job is watched after its last step. At the limit people are told
+// three steps in a generation. No job is watched after its last step; with hang_timeout, after the
+// last step of each rank that runs and reports. At the limit people are told
 // which rank stands still and which ranks wait for it, and every host dumps the state of its ranks
 // and uploads where they stand, which people are told too. After that the generation fails if the
 // job has restarts or has set hang_timeout; otherwise it is left alone.

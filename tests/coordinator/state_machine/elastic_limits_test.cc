@@ -214,6 +214,35 @@ TEST_F(ElasticLimitsTest, AHangThatIsFoundAgainAfterAPauseHasItsWholeTime) {
   EXPECT_EQ(h.job(id).generation(), 2u);
 }
 
+TEST_F(ElasticLimitsTest, ARankThatStandsStillAfterTheLastStepOfAnotherIsAHang) {
+  FakeWorker& worker = Add("node1");
+  v1::JobSpec spec = Elastic(1, 1, 2);
+  *spec.mutable_hang_timeout() = ToProtoDuration(seconds(30));
+  const std::string id = Run(spec);
+  const auto report = [&](int rank, int64_t step) {
+    v1::OpenSessionRequest message = worker.Message({id, 1});
+    v1::Progress& progress = (*message.mutable_progress_report()->mutable_progress())[rank];
+    progress.set_step(step);
+    progress.set_total_steps(12);
+    h.Say(worker, {message});
+  };
+  report(1, 4);
+  report(0, 12);
+  // Each step of the one that is behind counts.
+  for (int64_t step = 5; step < 8; ++step) {
+    h.Advance(seconds(29));
+    report(1, step);
+  }
+  h.Advance(seconds(29));
+  EXPECT_FALSE(h.HasEvent("HangSuspected"));
+  h.Advance(seconds(1));
+  EXPECT_TRUE(h.HasEvent("HangSuspected"));
+  report(1, 12);
+  EXPECT_EQ(h.job(id).hang(), "");
+  h.Advance(seconds(600));
+  EXPECT_EQ(h.job(id).generation(), 1u) << "all ranks have taken their last step";
+}
+
 TEST_F(ElasticLimitsTest, StepsThatCountAnewInEachEpochAreNoHang) {
   FakeWorker& worker = Add("node1");
   const std::string id = Run(Elastic(1, 1));
