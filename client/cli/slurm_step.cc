@@ -47,14 +47,26 @@ absl::StatusOr<std::string> NameOfStep(const VariableLookup& variable) {
       name));
 }
 
+// A job of one host, whose step has other tasks: each of them would start the same job.
+absl::Status CheckIsAlone(const VariableLookup& variable) {
+  const auto tasks = ParseInteger<uint32_t>(variable("SLURM_STEP_NUM_TASKS").value_or("1"));
+  if (!tasks || *tasks < 2) return absl::OkStatus();
+  return absl::InvalidArgumentError(fmt::format(
+      "srun started this {} times, and each would run the whole job: write srun --ntasks=1, with "
+      "--nproc-per-node for the ranks; or for one job on several nodes --ntasks-per-node=1 and "
+      "--nnodes; or, if each task is to have a job of its own, --standalone",
+      *tasks));
+}
+
 }  // namespace
 
 absl::Status CompleteFromSlurm(const VariableLookup& variable, const v1::JobSpec& spec,
                                RendezvousFlags* flags) {
   // Only processes of a step have it: no batch script and no shell of salloc.
-  if (!variable("SLURM_STEP_NUM_NODES") || spec.max_nodes() < 2) return absl::OkStatus();
+  if (!variable("SLURM_STEP_NUM_NODES")) return absl::OkStatus();
+  if (spec.max_nodes() < 2) return CheckIsAlone(variable);
   MESHRUN_ASSIGN_OR_RETURN(const uint32_t nodes, Number(variable, "SLURM_STEP_NUM_NODES"));
-  if (nodes < 2) return absl::OkStatus();
+  if (nodes < 2) return CheckIsAlone(variable);
   MESHRUN_ASSIGN_OR_RETURN(const std::string step, NameOfStep(variable));
   const bool finds_by_endpoint = !flags->endpoint.empty();
   if (!finds_by_endpoint && flags->node_rank.empty()) {

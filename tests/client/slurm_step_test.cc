@@ -114,13 +114,21 @@ TEST(SlurmStepTest, GivenFlagsStay) {
 }
 
 TEST(SlurmStepTest, OutsideAStepOfSeveralNodesNothingChanges) {
-  for (const Variables& variables :
-       {Variables(), kBatch, With(kStep, "SLURM_STEP_NUM_NODES", "1")}) {
+  const Variables alone =
+      With(With(kStep, "SLURM_STEP_NUM_NODES", "1"), "SLURM_STEP_NUM_TASKS", "1");
+  for (const Variables& variables : {Variables(), kBatch, alone}) {
     EXPECT_TRUE(Complete(variables).Given().empty());
     EXPECT_EQ(Complete(variables).step_secret_file, "");
+    EXPECT_TRUE(Complete(variables, {}, Nodes(1, 1)).Given().empty());
   }
-  // Each task runs a job of its own.
-  EXPECT_TRUE(Complete(kStep, {}, Nodes(1, 1)).Given().empty());
+}
+
+// Each would write the same checkpoints.
+TEST(SlurmStepTest, TasksThatWouldAllRunTheWholeJobAreRefused) {
+  for (const Variables& variables : {kStep, With(kStep, "SLURM_STEP_NUM_NODES", "1")}) {
+    EXPECT_THAT(Error(variables, Nodes(1, 1)),
+                AllOf(HasSubstr("started this 3 times"), HasSubstr("--standalone")));
+  }
 }
 
 TEST(SlurmStepTest, TheStepAndTheJobHaveTheSameNodes) {
