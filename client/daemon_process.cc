@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <cerrno>
 
+#include "core/exit_codes.h"
 #include "core/os/files.h"
 #include "core/os/process.h"
 #include "core/signal_name.h"
@@ -110,7 +111,10 @@ absl::StatusOr<std::string> DaemonProcess::WaitReady(std::chrono::nanoseconds ti
     if (said) return line.substr(0, line.find('\n'));
     // It closed the pipe and wrote nothing: it is ending.
     WaitEnded(std::chrono::seconds(2));
-    return absl::UnavailableError(DescribeEnd());
+    // What it was told is wrong: to try again would not help.
+    const bool is_usage = WIFEXITED(status_) && WEXITSTATUS(status_) == kExitUsage;
+    return is_usage ? absl::InvalidArgumentError(DescribeEnd())
+                    : absl::UnavailableError(DescribeEnd());
   }
   return absl::DeadlineExceededError(
       fmt::format("{} did not start in time{}", program_, LogEnd(log_path_)));

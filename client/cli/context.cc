@@ -1,6 +1,7 @@
 #include "client/cli/context.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <sys/ioctl.h>
 #include <time.h>
 #include <unistd.h>
@@ -97,6 +98,22 @@ absl::StatusOr<const RegisteredRun*> RunOf(const std::vector<RegisteredRun>& run
                  [&flags](const std::string& start) { return JobsThatBegin(flags, start); });
 }
 
+// To the coordinator, for a job that is none of the runs'. Without a coordinator the job is what is
+// wrong.
+absl::StatusOr<std::unique_ptr<Client>> ConnectBesides(const std::vector<RegisteredRun>& runs,
+                                                       const CoordinatorFlags& flags,
+                                                       const std::string& job) {
+  auto client = ConnectTo(flags);
+  if (client.ok() || runs.empty() || job.empty() || !absl::IsUnavailable(client.status())) {
+    return client;
+  }
+  std::vector<std::string> ids;
+  for (const RegisteredRun& run : runs) ids.push_back(run.job_id);
+  return absl::NotFoundError(fmt::format("'{}' is no job of a 'meshrun run' on this host ({}); {}",
+                                         job, fmt::join(ids, ", "),
+                                         std::string(client.status().message())));
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Client>> ConnectTo(const CoordinatorFlags& flags) {
@@ -133,14 +150,15 @@ absl::StatusOr<std::unique_ptr<Client>> ConnectTo(const CoordinatorFlags& flags,
                                                   const std::string& job) {
   const std::vector<RegisteredRun> runs = RunsHere(flags);
   MESHRUN_ASSIGN_OR_RETURN(const RegisteredRun* const run, RunOf(runs, flags, job));
-  return run != nullptr ? ConnectTo(flags, *run) : ConnectTo(flags);
+  return run != nullptr ? ConnectTo(flags, *run) : ConnectBesides(runs, flags, job);
 }
 
 absl::StatusOr<Client*> Connections::To(const std::string& job) {
   MESHRUN_ASSIGN_OR_RETURN(const RegisteredRun* const run, RunOf(runs_, flags_, job));
   std::unique_ptr<Client>& client = clients_[run != nullptr ? run->address : ""];
   if (client == nullptr) {
-    MESHRUN_ASSIGN_OR_RETURN(client, run != nullptr ? ConnectTo(flags_, *run) : ConnectTo(flags_));
+    MESHRUN_ASSIGN_OR_RETURN(
+        client, run != nullptr ? ConnectTo(flags_, *run) : ConnectBesides(runs_, flags_, job));
   }
   return client.get();
 }
