@@ -31,6 +31,15 @@ LaunchEnvironment settings() {
       detect_environment(process_environment(), to_string(LaunchMethod::kSingle)));
 }
 
+// Processes that torchrun or meshrun has started together, and that MPI has not.
+void warn_if_alone(const Bootstrap& bootstrap) {
+  const std::string launched = process_environment()("WORLD_SIZE").value_or("1");
+  if (bootstrap.world_size > 1 || launched == "1") return;
+  TORCH_WARN(bootstrap.method, " says that this process is alone, and its launcher that it is one ",
+             "of ", launched, ": each of them is a world of one rank. Use the mpirun of the MPI ",
+             "that the program was compiled with, or initialize() without a communicator");
+}
+
 // Rank 0's. A failure is told to the others.
 BootstrapMeeting open_meeting(bool is_one_host, std::shared_ptr<os::UniqueFd>& listener) {
   BootstrapMeeting meeting;
@@ -173,6 +182,7 @@ std::optional<World> bootstrapped_world(const Bootstrap& bootstrap, const World*
                                       world.rank, world.world_size, world.method, error.what()));
   }
   if (joined != nullptr) return std::nullopt;
+  warn_if_alone(bootstrap);
   return world;
 }
 

@@ -4,6 +4,7 @@
 
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <filesystem>
 #include <string>
 #include <utility>
@@ -15,6 +16,7 @@
 #include "gtest/gtest.h"
 #include "parallel/base/collective_errors.h"
 #include "parallel/base/errors.h"
+#include "parallel/manager/bootstrap.h"
 #include "parallel/manager/distributed_manager.h"
 #include "tests/parallel/support/fake_agent.h"
 #include "tests/parallel/support/rank_processes.h"
@@ -757,6 +759,24 @@ const bool kRefusedGroup = register_rank_function("refused_group", [] {
 });
 
 TEST(ManagerTest, AGroupThatIsNotListedStillWorks) { run_under_coordinator("refused_group", 2); }
+
+// A program of another MPI than mpirun's, or one that `meshrun run` has started.
+const bool kAlone = register_rank_function("alone", [] {
+  const Bootstrap alone{
+      .broadcast = [](void*, size_t) {},
+      .all_gather = [](const void* own, void* all, size_t bytes) { std::memcpy(all, own, bytes); }};
+  CapturedWarnings warnings;
+  const c10::WarningUtils::WarningHandlerGuard guard(&warnings);
+  DistributedManager::initialize(alone);
+  EXPECT_EQ(manager().world_size(), 1);
+  EXPECT_THAT(warnings.text, HasSubstr("MPI says that this process is alone"));
+  EXPECT_THAT(warnings.text, HasSubstr("one of 2"));
+  DistributedManager::cleanup();
+});
+
+TEST(ManagerTest, ProcessesThatTheOtherLibraryHasNotJoinedAreTold) {
+  expect_success(run_ranks("alone", env_ranks(2)));
+}
 
 // Rank 0 fails alone, then rank 1 alone, then rank 1 tries again together with rank 0.
 const bool kRetry = register_rank_function("coordinator_retry", [] {
