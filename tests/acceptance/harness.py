@@ -37,6 +37,13 @@ class Short(Exception):
     """A figure or behaviour that falls short of its target."""
 
 
+# Under nohup, and in a script's background, these are ignored, and what is started would ignore them too. Handlers are for this
+# process alone.
+for _ignored in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP):
+    if signal.getsignal(_ignored) == signal.SIG_IGN:
+        signal.signal(_ignored, lambda *_: None)
+
+
 def passed(figures, left_out=""):
     return "pass", f"{figures}; in the soak run: {left_out}" if left_out else figures
 
