@@ -163,6 +163,12 @@ absl::StatusOr<Client*> Connections::To(const std::string& job) {
   return client.get();
 }
 
+absl::StatusOr<std::vector<int>> ParseRanksFlag(const std::string& text) {
+  if (text.empty()) return std::vector<int>();
+  auto ranks = ParseRanks(text);
+  return ranks.ok() ? std::move(ranks) : Annotate(ranks.status(), "--ranks");
+}
+
 void AddOutputFlag(FlagSet& flags, std::string* output) {
   *output = "table";
   flags.Choice("-o,--output", output, {"table", "json"}, "How to print it (default table)");

@@ -54,6 +54,10 @@ class Connections {
   std::map<std::string, std::unique_ptr<Client>> clients_;
 };
 
+// The value of --ranks, such as "0,2-5"; empty: all ranks. INVALID_ARGUMENT: the flag, and what is
+// wrong.
+absl::StatusOr<std::vector<int>> ParseRanksFlag(const std::string& text);
+
 void AddOutputFlag(FlagSet& flags, std::string* output);
 
 // Style of standard output (fd 1) or error (fd 2), as it is now.

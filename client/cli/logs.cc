@@ -8,8 +8,6 @@
 #include "client/cli/show_logs.h"
 #include "client/cli/submission.h"
 #include "core/os/process.h"
-#include "core/status.h"
-#include "core/text.h"
 
 namespace meshrun::client {
 namespace {
@@ -39,11 +37,9 @@ int Run(const LogsFlags& flags) {
     query.tail_lines = lines;
   }
   query.generation = flags.generation;
-  if (!flags.ranks.empty()) {
-    const auto ranks = ParseRanks(flags.ranks);
-    if (!ranks.ok()) return Fail(Annotate(ranks.status(), "--ranks"));
-    query.ranks = *ranks;
-  }
+  const auto ranks = ParseRanksFlag(flags.ranks);
+  if (!ranks.ok()) return Fail(ranks.status());
+  query.ranks = *ranks;
   if (flags.stream == "stdout") query.streams = {v1::LOG_STREAM_STDOUT};
   if (flags.stream == "stderr") query.streams = {v1::LOG_STREAM_STDERR};
   os::BlockTerminationSignals();

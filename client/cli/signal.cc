@@ -10,8 +10,6 @@
 #include "core/exit_codes.h"
 #include "core/os/process.h"
 #include "core/signal_name.h"
-#include "core/status.h"
-#include "core/text.h"
 
 namespace meshrun::client {
 namespace {
@@ -27,17 +25,13 @@ struct SignalFlags {
 int Run(const SignalFlags& flags) {
   const auto signal = os::ParseSignal(flags.signal);
   if (!signal.ok()) return Fail(signal.status());
-  std::vector<int> ranks;
-  if (!flags.ranks.empty()) {
-    auto parsed = ParseRanks(flags.ranks);
-    if (!parsed.ok()) return Fail(Annotate(parsed.status(), "--ranks"));
-    ranks = *std::move(parsed);
-  }
+  const auto ranks = ParseRanksFlag(flags.ranks);
+  if (!ranks.ok()) return Fail(ranks.status());
   const auto client = ConnectTo(flags.coordinator, flags.job);
   if (!client.ok()) return Fail(client.status());
   const auto found = FindJob(**client, flags.job);
   if (!found.ok()) return Fail(found.status());
-  const auto job = (*client)->Signal(found->job().job_id(), *signal, ranks);
+  const auto job = (*client)->Signal(found->job().job_id(), *signal, *ranks);
   if (!job.ok()) return Fail(job.status());
   if (flags.output == "json") {
     fmt::print("{}", ToJson(*job));

@@ -10,8 +10,6 @@
 #include "client/cli/context.h"
 #include "client/render/stacks.h"
 #include "core/exit_codes.h"
-#include "core/status.h"
-#include "core/text.h"
 
 namespace meshrun::client {
 namespace {
@@ -28,15 +26,11 @@ struct StackFlags {
 constexpr std::chrono::seconds kStacksWait(20);
 
 int Run(const StackFlags& flags) {
-  std::vector<int> ranks;
-  if (!flags.ranks.empty()) {
-    auto parsed = ParseRanks(flags.ranks);
-    if (!parsed.ok()) return Fail(Annotate(parsed.status(), "--ranks"));
-    ranks = *std::move(parsed);
-  }
+  const auto ranks = ParseRanksFlag(flags.ranks);
+  if (!ranks.ok()) return Fail(ranks.status());
   const auto client = ConnectTo(flags.coordinator, flags.job);
   if (!client.ok()) return Fail(client.status());
-  const auto stacks = (*client)->GetStacks(flags.job, ranks, flags.native, kStacksWait);
+  const auto stacks = (*client)->GetStacks(flags.job, *ranks, flags.native, kStacksWait);
   if (!stacks.ok()) return Fail(stacks.status());
   fmt::print("{}",
              flags.output == "json" ? StacksJson(*stacks) : DescribeStacks(*stacks, StyleOf(1)));
