@@ -1,6 +1,5 @@
 #include "core/os/cores.h"
 
-#include <sched.h>
 #include <sys/stat.h>
 
 #include <algorithm>
@@ -12,6 +11,7 @@
 #include <string_view>
 #include <vector>
 
+#include "core/os/core_set.h"
 #include "core/parse_integer.h"
 
 namespace meshrun::os {
@@ -98,12 +98,7 @@ CpuQuota FindCpuQuota(const std::string& membership, const std::string& root) {
   return least;
 }
 
-int CoresOfAffinity() {
-  cpu_set_t cores;
-  // More than 1,024 cores of the host: then as many as the set holds.
-  return ::sched_getaffinity(0, sizeof(cores), &cores) == 0 ? std::max(1, CPU_COUNT(&cores))
-                                                            : CPU_SETSIZE;
-}
+int CoresOfAffinity() { return std::max(1, static_cast<int>(OwnCores().size())); }
 
 double UsableCores(const CpuQuota& quota) {
   const double cores = CoresOfAffinity();
