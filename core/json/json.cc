@@ -1,4 +1,4 @@
-#include "client/render/json.h"
+#include "core/json/json.h"
 
 #include <fmt/format.h>
 #include <google/protobuf/duration.pb.h>
@@ -15,7 +15,7 @@
 #include "core/utf8.h"
 #include "meshrun/v1/common.pb.h"
 
-namespace meshrun::client {
+namespace meshrun {
 namespace {
 
 using Json = nlohmann::ordered_json;
@@ -175,6 +175,10 @@ std::string ToJson(const Message& message) {
   return ToValue(message).dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
 }
 
+std::string ToJsonLine(const Message& message) {
+  return ToValue(message).dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
 std::string JsonTime(WallNanos at) { return TimeUtil::ToString(ToProtoTimestamp(at)); }
 
-}  // namespace meshrun::client
+}  // namespace meshrun

@@ -15,12 +15,15 @@
 
 #include "core/clock.h"
 
-namespace meshrun::client {
+namespace meshrun {
 
 // Indented by two blanks, with a newline at the end.
 std::string ToJson(const google::protobuf::Message& message);
 
+// The same in one line, without a newline: for streams.
+std::string ToJsonLine(const google::protobuf::Message& message);
+
 // As ToJson writes times: "2026-11-23T07:15:00Z", with a fraction where there is one.
 std::string JsonTime(WallNanos at);
 
-}  // namespace meshrun::client
+}  // namespace meshrun
