@@ -115,7 +115,15 @@ absl::StatusOr<uint64_t> BatchedStateStore::BeginTerm() {
 }
 
 absl::Status BatchedStateStore::Recover(uint64_t term) {
-  MESHRUN_ASSIGN_OR_RETURN(const Rows raw, store_->Load());
+  // Nothing changes between these reads: the store has a new term, or Commit has written.
+  Rows raw;
+  for (const v1::StateTable table :
+       {v1::STATE_TABLE_META, v1::STATE_TABLE_STAGED, v1::STATE_TABLE_PIECES}) {
+    MESHRUN_RETURN_IF_ERROR(store_->ForEachRowOf(table, [&raw](v1::StateRow row) {
+      raw.push_back(std::move(row));
+      return true;
+    }));
+  }
   MESHRUN_ASSIGN_OR_RETURN(Contents contents, Read(raw));
   pieces_ = std::move(contents.pieces);
   parts_ = std::max(contents.parts, contents.all_parts);
@@ -123,6 +131,7 @@ absl::Status BatchedStateStore::Recover(uint64_t term) {
   for (const v1::StateRow& row : contents.staged) Place(row, &moves_);
   MESHRUN_RETURN_IF_ERROR(Move(term));
   in_doubt_ = false;
+  recovered_ = true;
   return absl::OkStatus();
 }
 
@@ -140,6 +149,15 @@ absl::Status BatchedStateStore::ForEachRow(const TakeRow& take) {
     if (!take(Row(static_cast<v1::StateTable>(key.first), key.second, std::move(value)))) break;
   }
   return absl::OkStatus();
+}
+
+absl::Status BatchedStateStore::ForEachRowOf(v1::StateTable table, const TakeRow& take) {
+  const auto piece = pieces_.lower_bound({table, ""});
+  const bool has_pieces = piece != pieces_.end() && piece->first.first == table;
+  if (!recovered_ || in_doubt_ || parts_ != 0 || has_pieces) {
+    return StateStore::ForEachRowOf(table, take);
+  }
+  return store_->ForEachRowOf(table, take);
 }
 
 void BatchedStateStore::Place(const v1::StateRow& row, Rows* out) {
@@ -174,11 +192,15 @@ bool BatchedStateStore::Fits(const Rows& rows) const {
 }
 
 absl::Status BatchedStateStore::Commit(uint64_t term, const Rows& rows) {
-  if (in_doubt_) MESHRUN_RETURN_IF_ERROR(Recover(term));
+  if (in_doubt_) {
+    // What failed may be on its way still. After another transaction it changes nothing.
+    if (term != 0) MESHRUN_RETURN_IF_ERROR(store_->Commit(term, {TermRow(term)}));
+    MESHRUN_RETURN_IF_ERROR(Recover(term));
+  }
   if (Fits(rows)) return Write(term, rows);
-  MESHRUN_RETURN_IF_ERROR(Stage(term, rows));
+  MESHRUN_ASSIGN_OR_RETURN(const uint64_t term_after, Stage(term, rows));
   // It is committed. What fails from here on is done before the next batch, which it must not undo.
-  (void)Move(term);
+  (void)Move(term_after);
   return absl::OkStatus();
 }
 
@@ -188,9 +210,18 @@ absl::Status BatchedStateStore::Write(uint64_t term, const Rows& rows) {
   return status;
 }
 
-absl::Status BatchedStateStore::Stage(uint64_t term, const Rows& rows) {
+absl::StatusOr<uint64_t> BatchedStateStore::Stage(uint64_t term, const Rows& rows) {
   v1::StateBatch batch;
-  batch.mutable_rows()->Add(rows.begin(), rows.end());
+  Rows marker;
+  uint64_t term_after = term;
+  for (const v1::StateRow& row : rows) {
+    if (row.table() == v1::STATE_TABLE_META && row.key() == TermRow(0).key()) {
+      MESHRUN_ASSIGN_OR_RETURN(term_after, ParseTerm(row.value()));
+      marker = {row};
+    } else {
+      *batch.add_rows() = row;
+    }
+  }
   const std::string bytes = batch.SerializeAsString();
   const size_t size = store_->limits().bytes - 64;
   size_t parts = 0;
@@ -198,11 +229,12 @@ absl::Status BatchedStateStore::Stage(uint64_t term, const Rows& rows) {
     MESHRUN_RETURN_IF_ERROR(
         Write(term, {Row(v1::STATE_TABLE_STAGED, PartKey(parts++), bytes.substr(at, size))}));
   }
-  MESHRUN_RETURN_IF_ERROR(Write(term, {Row(v1::STATE_TABLE_META, kStaged, std::to_string(parts))}));
+  marker.push_back(Row(v1::STATE_TABLE_META, kStaged, std::to_string(parts)));
+  MESHRUN_RETURN_IF_ERROR(Write(term, marker));
   moves_.clear();
-  for (const v1::StateRow& row : rows) Place(row, &moves_);
+  for (const v1::StateRow& row : batch.rows()) Place(row, &moves_);
   parts_ = parts;
-  return absl::OkStatus();
+  return term_after;
 }
 
 absl::Status BatchedStateStore::Move(uint64_t term) {

@@ -1,7 +1,5 @@
 #include "coordinator/state_store/memory_state_store.h"
 
-#include <fmt/format.h>
-
 #include "core/status.h"
 
 namespace meshrun::coordinator {
@@ -33,13 +31,7 @@ absl::Status MemoryStateStore::ForEachRow(const TakeRow& take) {
 
 absl::Status MemoryStateStore::Commit(uint64_t term, const std::vector<v1::StateRow>& rows) {
   if (rows.empty()) return absl::OkStatus();
-  size_t bytes = 0;
-  for (const v1::StateRow& row : rows) bytes += row.key().size() + row.value().size();
-  if (rows.size() > limits_.rows || bytes > limits_.bytes) {
-    return absl::InvalidArgumentError(
-        fmt::format("a transaction of {} rows and {} bytes; at most {} and {} are taken",
-                    rows.size(), bytes, limits_.rows, limits_.bytes));
-  }
+  MESHRUN_RETURN_IF_ERROR(CheckLimits(rows, limits_));
   MutexLock lock(mu_);
   MESHRUN_ASSIGN_OR_RETURN(const uint64_t stored, Term());
   MESHRUN_RETURN_IF_ERROR(CheckTerm(stored, term));

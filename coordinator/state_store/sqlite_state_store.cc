@@ -8,6 +8,7 @@
 
 #include <cerrno>
 #include <chrono>
+#include <filesystem>
 #include <thread>
 
 #include "core/os/files.h"
@@ -216,6 +217,16 @@ absl::StatusOr<uint64_t> SqliteStateStore::BeginTerm() {
   MESHRUN_RETURN_IF_ERROR(
       Transact([last](uint64_t stored) { return CheckTerm(stored, last); }, {TermRow(last + 1)}));
   return last + 1;
+}
+
+StateStore::Size SqliteStateStore::size() const {
+  uint64_t bytes = 0;
+  for (const char* const part : {"", "-wal"}) {
+    std::error_code error;
+    const auto size = std::filesystem::file_size(path_ + part, error);
+    if (!error) bytes += size;
+  }
+  return {.bytes = bytes};
 }
 
 absl::Status SqliteStateStore::Commit(uint64_t term, const std::vector<v1::StateRow>& rows) {

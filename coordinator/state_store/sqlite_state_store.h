@@ -16,12 +16,6 @@ struct sqlite3_stmt;
 
 namespace meshrun::coordinator {
 
-// Rises with each change of what rows mean, so that an older program refuses what it would misread.
-//   2: appended values have rows of kind "n" (RendezvousStore::ChunkRowKey)
-//   3: jobs may be private, and may be of an array that runs so many of them at a time
-//   4: what is kept of a CompareSet for its repetition is a mark; keys have an index
-inline constexpr int kSchemaVersion = 4;
-
 class SqliteStateStore : public StateStore {
  public:
   // Creates the directory where it is missing. Errors: FAILED_PRECONDITION (another coordinator
@@ -32,6 +26,7 @@ class SqliteStateStore : public StateStore {
   absl::StatusOr<uint64_t> BeginTerm() override;
   absl::Status ForEachRow(const TakeRow& take) override;
   absl::Status Commit(uint64_t term, const std::vector<v1::StateRow>& rows) override;
+  Size size() const override;
 
  private:
   explicit SqliteStateStore(std::string path) : path_(std::move(path)) {}

@@ -7,6 +7,13 @@
 
 namespace meshrun::coordinator {
 
+absl::Status StateStore::ForEachRowOf(v1::StateTable table, const TakeRow& take) {
+  return ForEachRow([&](v1::StateRow row) {
+    if (row.table() == table) return take(std::move(row));
+    return row.table() < table;
+  });
+}
+
 absl::StatusOr<std::vector<v1::StateRow>> StateStore::Load() {
   std::vector<v1::StateRow> rows;
   const absl::Status status = ForEachRow([&rows](v1::StateRow row) {
@@ -40,6 +47,15 @@ absl::Status CheckTerm(uint64_t stored, uint64_t term) {
   if (stored == term) return absl::OkStatus();
   return absl::FailedPreconditionError(fmt::format(
       "term {} is over: another coordinator has begun term {} on this state", term, stored));
+}
+
+absl::Status CheckLimits(const std::vector<v1::StateRow>& rows, const StateStore::Limits& limits) {
+  size_t bytes = 0;
+  for (const v1::StateRow& row : rows) bytes += row.key().size() + row.value().size();
+  if (rows.size() <= limits.rows && bytes <= limits.bytes) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      fmt::format("a transaction of {} rows and {} bytes; at most {} and {} are taken", rows.size(),
+                  bytes, limits.rows, limits.bytes));
 }
 
 }  // namespace meshrun::coordinator

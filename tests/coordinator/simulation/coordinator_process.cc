@@ -13,6 +13,9 @@ namespace {
 // The shell's loop turns at least so often.
 constexpr nanoseconds kLongestWait = seconds(1);
 
+// Between two tries to reach a shared state.
+constexpr nanoseconds kRetry = milliseconds(500);
+
 constexpr size_t kLongestNote = 240;
 
 // Heartbeats and what watchers see say nothing new.
@@ -28,11 +31,22 @@ absl::Status Gone() { return absl::UnavailableError("the coordinator's process i
 
 void CoordinatorProcess::Start() {
   ++life_;
+  if (open_store) own_store_ = open_store();
+  const auto term = store().BeginTerm();
+  if (!term.ok()) return After(kRetry, &CoordinatorProcess::Start);
+  term_ = *term;
+  Restore();
+}
+
+void CoordinatorProcess::Restore() {
+  auto loaded = store().Load();
+  if (!loaded.ok()) return After(kRetry, &CoordinatorProcess::Restore);
+  auto rows = *std::move(loaded);
+  ResolveUnknown(rows);
   machine_ = std::make_unique<StateMachine>();
   inbox_.clear();
   turn_planned_ = committing_ = false;
   stalled_until_ = timeline_.now();
-  term_ = *store_.BeginTerm();
   v1::StateEvent event;
   v1::RestoreEvent& restore = *event.mutable_restore();
   restore.set_term(term_);
@@ -47,7 +61,6 @@ void CoordinatorProcess::Start() {
   *restore.mutable_heartbeat_interval() = ToProtoDuration(heartbeat);
   event.set_now_nanos(clock.Steady(timeline_.now()).count());
   *event.mutable_wall() = ToProtoTimestamp(clock.Wall(timeline_.now()));
-  auto rows = *store_.Load();
   const size_t part_rows = 1 + rows.size() / 3;
   for (v1::StateRow& row : rows) {
     *restore.add_rows() = std::move(row);
@@ -62,6 +75,7 @@ void CoordinatorProcess::Start() {
   const Actions actions = machine_->Step(event);
   ++steps_;
   observer_.OnRestored(*machine_);
+  LetReplacedOnesWrite();
   if (Commit(actions.rows)) PlanTick();
 }
 
@@ -69,6 +83,13 @@ void CoordinatorProcess::Crash(nanoseconds pause) {
   if (!up()) return;
   if (timeline_.notes_wanted()) timeline_.Note("coordinator: its process is gone");
   ++crashes_;
+  // Gone as far as others know.
+  if (open_store && random_.OneIn(3)) replaced_.push_back({std::move(own_store_), term_});
+  EndProcess();
+  After(pause, &CoordinatorProcess::Start);
+}
+
+void CoordinatorProcess::EndProcess() {
   ++life_;
   machine_.reset();
   open_.clear();
@@ -82,9 +103,11 @@ void CoordinatorProcess::Crash(nanoseconds pause) {
     timeline_.After(Latency(call.link),
                     [answer = std::move(call.answer)] { answer(Gone(), nullptr); });
   }
-  const uint64_t life = life_;
-  timeline_.After(pause, [this, life] {
-    if (life == life_) Start();
+}
+
+void CoordinatorProcess::After(nanoseconds span, void (CoordinatorProcess::*next)()) {
+  timeline_.After(span, [this, next, life = life_] {
+    if (life == life_) (this->*next)();
   });
 }
 
@@ -257,7 +280,11 @@ CoordinatorProcess::CrashPoint CoordinatorProcess::DrawCrash() {
 bool CoordinatorProcess::Commit(const std::vector<v1::StateRow>& rows) {
   const CrashPoint crash = rows.empty() ? CrashPoint::kNone : DrawCrash();
   if (crash != CrashPoint::kBefore) {
-    (void)store_.Commit(term_, rows);
+    const absl::Status status = Write(rows);
+    if (!status.ok()) {
+      OnCommitFailed(status, rows);
+      return false;
+    }
     observer_.OnCommitted(*machine_, rows);
   }
   if (crash == CrashPoint::kNone) return true;

@@ -1,11 +1,16 @@
 // The coordinator's process around the real state machine: takes what has arrived as one batch,
 // steps it, commits the rows, and only then lets its actions out. It can be killed before and after
 // each commit, can stand still, and its disk can hang.
+//
+// Where several coordinators share a state (open_store), a commit may fail: whether it was done
+// shows later. Then this process restores its state, or another one takes over, in a new term. A
+// process that is replaced so may go on for a while with what it still wants to write.
 #pragma once
 
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <vector>
 
@@ -31,6 +36,8 @@ class CoordinatorProcess {
     virtual void OnCommitted(const StateMachine&, const std::vector<v1::StateRow>&) {}
     // A new process has restored what the last one has made durable.
     virtual void OnRestored(const StateMachine&) {}
+    // A process has written in a term that is over.
+    virtual void OnStaleCommit(uint64_t /*term*/, uint64_t /*newest*/) {}
   };
   using Answer = std::function<void(const absl::Status&, const MessagePtr&)>;
 
@@ -56,6 +63,10 @@ class CoordinatorProcess {
   uint64_t crash_chance = 0;
   uint64_t crash_at_write = 0;
   bool crash_after_commit = false;
+  // Makes a process's own access to a state that it shares with others; null: all use `store`.
+  std::function<std::unique_ptr<StateStore>()> open_store;
+  // So many of 1,000 calls of such a store have a fault.
+  uint64_t store_fault_chance = 0;
   void Start();
   // Its sessions break; it starts again after `pause`.
   void Crash(nanoseconds pause);
@@ -83,6 +94,11 @@ class CoordinatorProcess {
   uint64_t steps() const { return steps_; }
   uint64_t writes() const { return writes_; }
   uint64_t crashes() const { return crashes_; }
+  // Commits that failed, and those of them that were done all the same.
+  uint64_t failed_commits() const { return failed_commits_; }
+  uint64_t done_nevertheless() const { return done_nevertheless_; }
+  // Writes of processes that were replaced, all refused.
+  uint64_t stale_commits() const { return stale_commits_; }
   // Barriers that this process has let calls into and has not answered.
   const std::map<uint64_t, v1::EnterBarrierRequest>& open_barriers() const {
     return open_barriers_;
@@ -101,8 +117,26 @@ class CoordinatorProcess {
   void Turn();
   enum class CrashPoint { kNone, kBefore, kAfter };
   CrashPoint DrawCrash();
-  // False: the process has crashed before or after the commit.
+  // False: the process has crashed before or after the commit, or the commit has failed.
   bool Commit(const std::vector<v1::StateRow>& rows);
+  // shared_state.cc
+  StateStore& store() { return own_store_ != nullptr ? *own_store_ : store_; }
+  // Commits to the store, with a row more that names the batch.
+  absl::Status Write(const std::vector<v1::StateRow>& rows);
+  // Whether the batch that was written last is durable by now.
+  bool IsLastBatchDurable();
+  void OnCommitFailed(const absl::Status& why, const std::vector<v1::StateRow>& rows);
+  // Goes on in the same process: writes something, after which nothing late can be done, and
+  // restores.
+  void Probe();
+  void After(nanoseconds span, void (CoordinatorProcess::*next)());
+  // The batch of a failed commit: it was done after all, or it never will be.
+  void ResolveUnknown(const std::vector<v1::StateRow>& rows);
+  void LetReplacedOnesWrite();
+  // Begins with what the store has, in this term.
+  void Restore();
+  // Its sessions break, its calls end.
+  void EndProcess();
   void Finish(Actions actions);
   void Release(std::vector<Action> actions);
   void Reply(uint64_t call_id, const absl::Status& status, MessagePtr response);
@@ -116,7 +150,20 @@ class CoordinatorProcess {
   Observer& observer_;
   StateStore& store_;
   std::unique_ptr<StateMachine> machine_;
+  std::unique_ptr<StateStore> own_store_;
   uint64_t term_ = 0;
+  // Number of the batch that was written last.
+  uint64_t batch_ = 0;
+  struct Unknown {
+    std::unique_ptr<StateMachine> machine;
+    std::vector<v1::StateRow> rows;
+  };
+  std::optional<Unknown> unknown_;
+  struct Replaced {
+    std::shared_ptr<StateStore> store;
+    uint64_t term = 0;
+  };
+  std::vector<Replaced> replaced_;
   // Number of this process: what was planned for an earlier one does not happen.
   uint64_t life_ = 0;
   uint64_t next_id_ = 1;
@@ -134,6 +181,9 @@ class CoordinatorProcess {
   uint64_t steps_ = 0;
   uint64_t writes_ = 0;
   uint64_t crashes_ = 0;
+  uint64_t failed_commits_ = 0;
+  uint64_t done_nevertheless_ = 0;
+  uint64_t stale_commits_ = 0;
 };
 
 }  // namespace meshrun::coordinator::simulation

@@ -150,6 +150,7 @@ void HealAll(World& world) {
   world.timeline.Note("--- peace ---");
   world.coordinator.crash_chance = 0;
   world.coordinator.crash_at_write = 0;
+  world.coordinator.store_fault_chance = 0;
   for (const auto& host : world.hosts) {
     host->SetBlocked(false, false);
     host->RefusePrepare("", false);

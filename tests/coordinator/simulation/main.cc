@@ -17,6 +17,7 @@ struct Flags {
   int workers = 0;
   int jobs = 1'000;
   size_t notes = 80;
+  bool etcd = false;
 };
 
 void PrintFailure(const Plan& plan, const Outcome& outcome, const std::string& again) {
@@ -34,7 +35,11 @@ int Main(int argc, char** argv) {
   app.add_option("--workers", flags.workers, "One cluster of so many workers instead");
   app.add_option("--jobs", flags.jobs, "Its jobs")->capture_default_str();
   app.add_option("--notes", flags.notes, "How many events are shown")->capture_default_str();
+  app.add_flag("--etcd", flags.etcd, "The state is in a model of etcd");
   CLI11_PARSE(app, argc, argv);
+  const auto plan_of = [&flags](uint64_t seed) {
+    return flags.etcd ? EtcdPlanOf(seed) : PlanOf(seed);
+  };
 
   const auto start = std::chrono::steady_clock::now();
   uint64_t steps = 0;
@@ -67,7 +72,7 @@ int Main(int argc, char** argv) {
     return finish(1);
   }
   if (flags.seed != 0) {
-    const Outcome outcome = Simulate(PlanOf(flags.seed), flags.notes);
+    const Outcome outcome = Simulate(plan_of(flags.seed), flags.notes);
     for (const std::string& note : outcome.notes) fmt::print("{}\n", note);
     fmt::print("seed {}: {}\n", flags.seed,
                outcome.violation.empty() ? "all rules hold" : outcome.violation);
@@ -75,13 +80,13 @@ int Main(int argc, char** argv) {
   }
   Outcome all;
   for (uint64_t seed = flags.first; seed < flags.first + flags.seeds; ++seed) {
-    const Outcome outcome = Simulate(PlanOf(seed));
+    const Outcome outcome = Simulate(plan_of(seed));
     ++run;
     steps += outcome.steps;
     all += outcome;
     if (outcome.violation.empty()) continue;
-    PrintFailure(PlanOf(seed), Simulate(PlanOf(seed), flags.notes),
-                 fmt::format("simulate --seed {}", seed));
+    PrintFailure(plan_of(seed), Simulate(plan_of(seed), flags.notes),
+                 fmt::format("simulate{} --seed {}", flags.etcd ? " --etcd" : "", seed));
     return finish(1);
   }
   fmt::print("{}\n", Text(all));

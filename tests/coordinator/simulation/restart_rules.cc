@@ -37,6 +37,10 @@ void Rules::OnRestored(const StateMachine& machine) {
   }
 }
 
+void Rules::OnStaleCommit(uint64_t term, uint64_t newest) {
+  ledger_->Fail(fmt::format("a coordinator of term {} writes in term {}", term, newest));
+}
+
 void Rules::CheckRestoredMembers(const Job& job, const Facts& facts) {
   for (size_t i = 0; i < facts.members.size(); ++i) {
     if (i < job.members.size() && Known(job.members[i]) == facts.members[i]) continue;

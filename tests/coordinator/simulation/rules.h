@@ -27,6 +27,7 @@ class Rules : public CoordinatorProcess::Observer {
                  const std::vector<Action>& actions) override;
   void OnCommitted(const StateMachine& machine, const std::vector<v1::StateRow>& rows) override;
   void OnRestored(const StateMachine& machine) override;
+  void OnStaleCommit(uint64_t term, uint64_t newest) override;
   // Jobs whose rows were removed after they had ended.
   uint64_t forgotten() const { return forgotten_; }
   // All jobs have ended, and nothing is under way: nothing may be left of them.

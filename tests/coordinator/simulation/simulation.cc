@@ -5,9 +5,12 @@
 #include <algorithm>
 #include <memory>
 
+#include "coordinator/state_store/batched_state_store.h"
+#include "coordinator/state_store/etcd_state_store.h"
 #include "coordinator/state_store/memory_state_store.h"
 #include "core/proto_time.h"
 #include "tests/coordinator/simulation/clients.h"
+#include "tests/coordinator/simulation/etcd_model.h"
 #include "tests/coordinator/simulation/faults.h"
 #include "tests/coordinator/simulation/rules.h"
 #include "tests/coordinator/simulation/world.h"
@@ -22,6 +25,9 @@ constexpr seconds kOnItsWay(5);
 constexpr seconds kSettled(45);
 // Two clocks that both keep this differ by less than 1 %, as the protocol asks.
 constexpr int64_t kMostDrift = 4'900;
+
+// So that many batches are in parts, and many values in pieces.
+constexpr StateStore::Limits kSmallTransactions{.rows = 6, .bytes = 8192};
 
 HostClock DrawClock(Random& random) {
   return {.drift = random.Between(-kMostDrift, kMostDrift),
@@ -73,6 +79,12 @@ class Simulation {
     world_.coordinator.keep_ended = plan.keep_ended;
     world_.coordinator.keep_lost = plan.keep_lost;
     world_.coordinator.quarantine_after = plan.quarantine_after;
+    if (plan.etcd_fault_chance == 0) return;
+    world_.coordinator.store_fault_chance = plan.etcd_fault_chance;
+    world_.coordinator.open_store = [this] {
+      return std::make_unique<BatchedStateStore>(EtcdStateStore::Over(
+          etcd_.Connect(world_.coordinator.store_fault_chance), "simulated", kSmallTransactions));
+    };
   }
 
   Outcome Run() {
@@ -227,6 +239,10 @@ class Simulation {
     out.steps = world_.coordinator.steps();
     out.writes = world_.coordinator.writes();
     out.crashes = world_.coordinator.crashes();
+    out.failed_commits = world_.coordinator.failed_commits();
+    out.done_nevertheless = world_.coordinator.done_nevertheless();
+    out.stale_commits = world_.coordinator.stale_commits();
+    out.late_refusals = etcd_.late_refusals();
     out.starts = world_.ledger.starts();
     out.barriers = world_.ledger.barriers();
     out.taken = world_.ledger.taken();
@@ -247,6 +263,7 @@ class Simulation {
   // Draws memory, apart from all else.
   Random sizes_;
   MemoryStateStore memory_;
+  EtcdModel etcd_{plan_.seed ^ 0xe7cd};
   Rules rules_;
   World world_;
   std::vector<std::unique_ptr<Client>> clients_;
@@ -258,6 +275,10 @@ Outcome& Outcome::operator+=(const Outcome& other) {
   steps += other.steps;
   writes += other.writes;
   crashes += other.crashes;
+  failed_commits += other.failed_commits;
+  done_nevertheless += other.done_nevertheless;
+  stale_commits += other.stale_commits;
+  late_refusals += other.late_refusals;
   starts += other.starts;
   barriers += other.barriers;
   taken += other.taken;
@@ -270,7 +291,7 @@ Outcome& Outcome::operator+=(const Outcome& other) {
 }
 
 std::string Text(const Outcome& outcome) {
-  return fmt::format(
+  const std::string text = fmt::format(
       "{} steps, {} writes, {} crashes of the coordinator, {} ranks started, {} taken over in "
       "process, {} "
       "barriers passed, {} checkpoints committed; "
@@ -278,6 +299,12 @@ std::string Text(const Outcome& outcome) {
       outcome.steps, outcome.writes, outcome.crashes, outcome.starts, outcome.taken,
       outcome.barriers, outcome.checkpoints, outcome.succeeded, outcome.failed, outcome.cancelled,
       std::chrono::duration<double>(outcome.simulated).count());
+  if (outcome.failed_commits == 0) return text;
+  return text + fmt::format(
+                    "; {} commits failed, {} of them were done all the same, {} writes of replaced "
+                    "coordinators and {} late transactions changed nothing",
+                    outcome.failed_commits, outcome.done_nevertheless, outcome.stale_commits,
+                    outcome.late_refusals);
 }
 
 Plan PlanOf(uint64_t seed) {
@@ -307,6 +334,12 @@ Plan PlanOf(uint64_t seed) {
   }
   if (random.OneIn(3)) plan.keep_lost = seconds(random.Between(8, 40));
   if (random.OneIn(4)) plan.quarantine_after = 1 + static_cast<uint32_t>(random.Below(3));
+  return plan;
+}
+
+Plan EtcdPlanOf(uint64_t seed) {
+  Plan plan = PlanOf(seed);
+  plan.etcd_fault_chance = 1 + Random(seed ^ 0xe7cd).Below(60);
   return plan;
 }
 

@@ -27,6 +27,8 @@ struct Plan {
   int check_interval = 1;
   // Where the coordinator's state is; null: in memory.
   StateStore* store = nullptr;
+  // It is in a model of etcd instead, so many of whose 1,000 calls have a fault; 0: it is not.
+  uint64_t etcd_fault_chance = 0;
   // As in CoordinatorProcess.
   uint32_t keep_ended = 0;
   nanoseconds keep_lost{0};
@@ -42,6 +44,9 @@ struct Plan {
   nanoseconds longest_work = seconds(20);
 };
 
+// A plan of PlanOf, with the state in the model of etcd.
+Plan EtcdPlanOf(uint64_t seed);
+
 // Small clusters mostly, a larger one now and then. Every fourth seed has a single fault: the
 // coordinator dies at one write, before or after its commit.
 Plan PlanOf(uint64_t seed);
@@ -53,6 +58,12 @@ struct Outcome {
   uint64_t steps = 0;
   uint64_t writes = 0;
   uint64_t crashes = 0;
+  // Where the state is in etcd: commits that failed, and those of them that were done all the same;
+  // writes of coordinators that were replaced; transactions that were late and changed nothing.
+  uint64_t failed_commits = 0;
+  uint64_t done_nevertheless = 0;
+  uint64_t stale_commits = 0;
+  uint64_t late_refusals = 0;
   // Ranks that were started, ranks that took another generation in process, barriers that a rank
   // passed, checkpoints that were committed.
   uint64_t starts = 0;

@@ -3,11 +3,14 @@
 
 #include <gtest/gtest.h>
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <random>
 
+#include "coordinator/state_store/etcd_state_store.h"
 #include "coordinator/state_store/memory_state_store.h"
+#include "tests/etcd/shared_members.h"
 
 namespace meshrun::coordinator {
 namespace {
@@ -17,11 +20,11 @@ using Rows = std::vector<v1::StateRow>;
 
 constexpr StateStore::Limits kSmall{.rows = 8, .bytes = 8192};
 
-// The disk, and a process that ends after so many transactions.
+// The disk, and a process that ends after so many transactions, which are small.
 class CrashingStore : public StateStore {
  public:
   CrashingStore(StateStore& disk, int transactions) : disk_(disk), left_(transactions) {}
-  Limits limits() const override { return disk_.limits(); }
+  Limits limits() const override { return kSmall; }
   absl::StatusOr<uint64_t> BeginTerm() override { return disk_.BeginTerm(); }
   absl::Status ForEachRow(const TakeRow& take) override { return disk_.ForEachRow(take); }
   absl::Status Commit(uint64_t term, const Rows& rows) override {
@@ -70,11 +73,14 @@ Rows RandomBatch(std::mt19937& random) {
   return out;
 }
 
-TEST(BatchedStateStoreTest, ACrashBetweenAnyTwoTransactionsLeavesOneOfTwoBatches) {
-  int committed = 0, undone = 0;
-  for (uint32_t seed = 0; seed < 150; ++seed) {
+// Takes so many seeds, each on a disk of its own.
+void CrashAnywhere(uint32_t seeds,
+                   const std::function<std::unique_ptr<StateStore>(uint32_t seed)>& make_disk) {
+  uint32_t committed = 0, undone = 0;
+  for (uint32_t seed = 0; seed < seeds; ++seed) {
     std::mt19937 random(seed);
-    MemoryStateStore disk(kSmall);
+    const std::unique_ptr<StateStore> own_disk = make_disk(seed);
+    StateStore& disk = *own_disk;
     State state;
     // Several processes, each of which ends somewhere.
     for (int process = 0; process < 4; ++process) {
@@ -108,8 +114,72 @@ TEST(BatchedStateStoreTest, ACrashBetweenAnyTwoTransactionsLeavesOneOfTwoBatches
     const Rows raw = *disk.Load();
     for (const v1::StateRow& row : raw) EXPECT_NE(row.table(), v1::STATE_TABLE_STAGED);
   }
-  EXPECT_GT(committed, 150);
-  EXPECT_GT(undone, 150);
+  EXPECT_GT(committed, seeds);
+  EXPECT_GT(undone, seeds);
+}
+
+TEST(BatchedStateStoreTest, ACrashBetweenAnyTwoTransactionsLeavesOneOfTwoBatches) {
+  CrashAnywhere(150, [](uint32_t) { return std::make_unique<MemoryStateStore>(kSmall); });
+}
+
+TEST(BatchedStateStoreTest, ACrashBetweenAnyTwoTransactionsOfEtcdLeavesOneOfTwoBatches) {
+  CrashAnywhere(6, [](uint32_t seed) {
+    return *EtcdStateStore::Open({.client = testing::SharedEtcdMembers().client(),
+                                  .prefix = "crash" + std::to_string(seed)});
+  });
+}
+
+// As at the end of a roll call. Makes each disk empty.
+void CrashAnywhereInABatchThatChangesTheTerm(
+    const std::function<std::unique_ptr<StateStore>(int)>& make_disk) {
+  Rows batch;
+  State after;
+  for (int i = 0; i < 20; ++i) {
+    v1::StateRow& row = batch.emplace_back();
+    row.set_table(v1::STATE_TABLE_JOBS);
+    row.set_key("job/" + std::to_string(i));
+    row.set_value(std::string(1000, 'x'));
+  }
+  Apply(batch, &after);
+  batch.push_back(TermRow(7));
+  bool crashed = true;
+  int transactions = 0;
+  for (; crashed; ++transactions) {
+    const std::unique_ptr<StateStore> disk = make_disk(transactions);
+    {
+      BatchedStateStore store(std::make_unique<CrashingStore>(*disk, transactions));
+      ASSERT_EQ(*store.BeginTerm(), 1u);
+      const bool committed = store.Commit(1, batch).ok();
+      crashed = !committed || !store.Commit(7, {TermRow(7)}).ok();
+      ASSERT_TRUE(StateOf(*store.Load()) == (committed ? after : State())) << transactions;
+    }
+    // Another crash while the first one's rest is done.
+    (void)BatchedStateStore(std::make_unique<CrashingStore>(*disk, 1)).BeginTerm();
+    BatchedStateStore store(std::make_unique<CrashingStore>(*disk, 1'000'000));
+    const State state = StateOf(*store.Load());
+    ASSERT_TRUE(state == after || (crashed && state.empty())) << transactions;
+    const auto term = store.BeginTerm();
+    ASSERT_TRUE(term.ok()) << transactions << ": " << term.status();
+    EXPECT_EQ(*term, state.empty() ? 3u : 9u) << transactions;
+    EXPECT_TRUE(StateOf(*store.Load()) == state) << transactions;
+    EXPECT_TRUE(store.Commit(*term, {TermRow(*term)}).ok()) << transactions;
+    for (const v1::StateRow& row : *disk->Load()) {
+      EXPECT_NE(row.table(), v1::STATE_TABLE_STAGED) << transactions;
+    }
+  }
+  EXPECT_GT(transactions, 8);
+}
+
+TEST(BatchedStateStoreTest, ACrashInABatchThatChangesTheTermLeavesOneOfTwoTerms) {
+  CrashAnywhereInABatchThatChangesTheTerm(
+      [](int) { return std::make_unique<MemoryStateStore>(kSmall); });
+}
+
+TEST(BatchedStateStoreTest, ACrashInABatchThatChangesTheTermInEtcdLeavesOneOfTwoTerms) {
+  CrashAnywhereInABatchThatChangesTheTerm([](int transactions) {
+    return *EtcdStateStore::Open({.client = testing::SharedEtcdMembers().client(),
+                                  .prefix = "term" + std::to_string(transactions)});
+  });
 }
 
 TEST(BatchedStateStoreTest, AnErrorThatPassesLeavesTheStoreUsable) {

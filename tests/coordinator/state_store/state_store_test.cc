@@ -14,9 +14,11 @@
 #include <set>
 
 #include "coordinator/state_store/batched_state_store.h"
+#include "coordinator/state_store/etcd_state_store.h"
 #include "coordinator/state_store/memory_state_store.h"
 #include "coordinator/state_store/sqlite_state_store.h"
 #include "core/os/files.h"
+#include "tests/etcd/shared_members.h"
 
 namespace meshrun::coordinator {
 namespace {
@@ -38,23 +40,38 @@ v1::StateRow Erased(v1::StateTable table, const std::string& key) {
   return row;
 }
 
-std::string Directory() {
+std::string TestName() {
   const auto* test = ::testing::UnitTest::GetInstance()->current_test_info();
   std::string name = std::string(test->test_suite_name()) + test->name();
   for (char& c : name) {
     if (c == '/') c = '_';
   }
-  const std::string directory = ::testing::TempDir() + "/" + name;
+  return name;
+}
+
+std::string Directory() {
+  const std::string directory = ::testing::TempDir() + "/" + TestName();
   EXPECT_TRUE(os::RemoveTree(directory).ok());
   return directory;
 }
 
 std::unique_ptr<StateStore> MakeMemory() { return std::make_unique<MemoryStateStore>(); }
+std::unique_ptr<StateStore> MakeLimited() {
+  return std::make_unique<MemoryStateStore>(StateStore::kLeast);
+}
 std::unique_ptr<StateStore> MakeBatched() {
-  return std::make_unique<BatchedStateStore>(
-      std::make_unique<MemoryStateStore>(StateStore::kLeast));
+  return std::make_unique<BatchedStateStore>(MakeLimited());
 }
 std::unique_ptr<StateStore> MakeSqlite() { return *SqliteStateStore::Open(Directory()); }
+
+// Each test has a prefix of its own.
+std::unique_ptr<StateStore> MakeEtcd() {
+  return *EtcdStateStore::Open(
+      {.client = testing::SharedEtcdMembers().client(), .prefix = TestName()});
+}
+std::unique_ptr<StateStore> MakeBatchedEtcd() {
+  return std::make_unique<BatchedStateStore>(MakeEtcd());
+}
 
 class StateStoreTest : public ::testing::TestWithParam<std::unique_ptr<StateStore> (*)()> {
  protected:
@@ -137,9 +154,126 @@ TEST_P(StateStoreTest, KeepsEveryByte) {
   EXPECT_EQ(rows[1].key(), "k\xc3\xa9y'\"%/");
 }
 
+TEST_P(StateStoreTest, GivesRowsUntilNoMoreAreWanted) {
+  ASSERT_TRUE(
+      store_->Commit(0, {Row(v1::STATE_TABLE_JOBS, "a", "1"), Row(v1::STATE_TABLE_JOBS, "b", "2")})
+          .ok());
+  int rows = 0;
+  ASSERT_TRUE(store_
+                  ->ForEachRow([&rows](const v1::StateRow&) {
+                    ++rows;
+                    return false;
+                  })
+                  .ok());
+  EXPECT_EQ(rows, 1);
+}
+
+TEST_P(StateStoreTest, GivesTheRowsOfOneTableAlone) {
+  ASSERT_TRUE(store_->BeginTerm().ok());
+  std::vector<v1::StateRow> rows = {
+      Row(v1::STATE_TABLE_NODES, "n", "4"), Row(v1::STATE_TABLE_JOBS, "b", "2"),
+      Row(v1::STATE_TABLE_JOBS, "a", "1"), Row(v1::STATE_TABLE_VALUES, "v", "5")};
+  // Also where a value is in pieces.
+  if (store_->limits().rows == StateStore::Limits().rows) {
+    rows.push_back(Row(v1::STATE_TABLE_VALUES, "w", std::string(3 << 20, 'x')));
+  }
+  ASSERT_TRUE(store_->Commit(1, rows).ok());
+  const auto of = [this](v1::StateTable table, size_t most) {
+    std::vector<std::string> out;
+    const absl::Status status = store_->ForEachRowOf(table, [&](const v1::StateRow& row) {
+      EXPECT_EQ(row.table(), table);
+      out.push_back(row.key() + std::to_string(row.value().size()));
+      return out.size() < most;
+    });
+    EXPECT_TRUE(status.ok()) << status;
+    return out;
+  };
+  EXPECT_THAT(of(v1::STATE_TABLE_META, 9), ElementsAre("term1"));
+  EXPECT_THAT(of(v1::STATE_TABLE_JOBS, 9), ElementsAre("a1", "b1"));
+  EXPECT_THAT(of(v1::STATE_TABLE_JOBS, 1), ElementsAre("a1"));
+  EXPECT_EQ(of(v1::STATE_TABLE_VALUES, 9).size(), rows.size() - 3);
+  EXPECT_THAT(of(v1::STATE_TABLE_AUDIT, 9), ElementsAre());
+}
+
+TEST_P(StateStoreTest, ShowsTenThousandRowsInOrder) {
+  std::vector<v1::StateRow> batch;
+  for (int i = 0; i < 10'000; ++i) {
+    // Not in the order of keys.
+    batch.push_back(Row(v1::STATE_TABLE_EVENTS, fmt::format("{:05}", i * 7919 % 10'000), "event"));
+    if (batch.size() < StateStore::kLeast.rows && i + 1 < 10'000) continue;
+    ASSERT_TRUE(store_->Commit(0, batch).ok());
+    batch.clear();
+  }
+  int next = 0;
+  ASSERT_TRUE(store_
+                  ->ForEachRow([&next](const v1::StateRow& row) {
+                    EXPECT_EQ(row.key(), fmt::format("{:05}", next));
+                    ++next;
+                    return true;
+                  })
+                  .ok());
+  EXPECT_EQ(next, 10'000);
+}
+
+TEST_P(StateStoreTest, RefusesWhatIsBeyondItsLimits) {
+  const StateStore::Limits limits = store_->limits();
+  if (limits.rows == StateStore::Limits().rows) GTEST_SKIP() << "it has none";
+  std::vector<v1::StateRow> rows;
+  for (size_t i = 0; i <= limits.rows; ++i) {
+    rows.push_back(Row(v1::STATE_TABLE_JOBS, std::to_string(i), ""));
+  }
+  EXPECT_TRUE(absl::IsInvalidArgument(store_->Commit(0, rows)));
+  const v1::StateRow large = Row(v1::STATE_TABLE_JOBS, "a", std::string(limits.bytes, 'x'));
+  EXPECT_TRUE(absl::IsInvalidArgument(store_->Commit(0, {large})));
+  EXPECT_THAT(Loaded(), ElementsAre());
+}
+
+TEST_P(StateStoreTest, TakesBatchesOfAnySizeWithoutLimits) {
+  if (store_->limits().rows != StateStore::Limits().rows) GTEST_SKIP() << "it has limits";
+  ASSERT_TRUE(store_->BeginTerm().ok());
+  std::vector<v1::StateRow> rows;
+  for (int i = 0; i < 500; ++i) {
+    rows.push_back(Row(v1::STATE_TABLE_JOBS, fmt::format("{:03}", i), "job"));
+  }
+  std::string large(3 << 20, '\0');
+  for (size_t i = 0; i < large.size(); ++i) large[i] = static_cast<char>(i * 31);
+  rows.push_back(Row(v1::STATE_TABLE_VALUES, "large", large));
+  ASSERT_TRUE(store_->Commit(1, rows).ok());
+  auto loaded = *store_->Load();
+  ASSERT_EQ(loaded.size(), rows.size() + 1);
+  EXPECT_EQ(loaded[1].key(), "000");
+  EXPECT_TRUE(loaded.back().value() == large);
+  // A smaller one in its place.
+  ASSERT_TRUE(store_->Commit(1, {Row(v1::STATE_TABLE_VALUES, "large", "small")}).ok());
+  loaded = *store_->Load();
+  ASSERT_EQ(loaded.size(), rows.size() + 1);
+  EXPECT_EQ(loaded.back().value(), "small");
+}
+
+TEST_P(StateStoreTest, ABatchOfAnySizeMayChangeTheTerm) {
+  if (store_->limits().rows != StateStore::Limits().rows) GTEST_SKIP() << "it has limits";
+  ASSERT_EQ(*store_->BeginTerm(), 1u);
+  std::vector<v1::StateRow> rows;
+  for (int i = 0; i < 500; ++i) {
+    rows.push_back(Row(v1::STATE_TABLE_JOBS, fmt::format("{:03}", i), "job"));
+  }
+  rows.push_back(TermRow(7));
+  ASSERT_TRUE(store_->Commit(1, rows).ok());
+  EXPECT_TRUE(absl::IsFailedPrecondition(store_->Commit(1, {Erased(v1::STATE_TABLE_JOBS, "000")})));
+  const absl::Status next = store_->Commit(7, {Row(v1::STATE_TABLE_VALUES, "a", "1")});
+  EXPECT_TRUE(next.ok()) << next;
+  const auto loaded = *store_->Load();
+  ASSERT_EQ(loaded.size(), 502u);
+  EXPECT_EQ(loaded[0].value(), "7");
+  EXPECT_EQ(*store_->BeginTerm(), 8u);
+}
+
 INSTANTIATE_TEST_SUITE_P(Memory, StateStoreTest, ::testing::Values(&MakeMemory));
+INSTANTIATE_TEST_SUITE_P(Limited, StateStoreTest, ::testing::Values(&MakeLimited));
 INSTANTIATE_TEST_SUITE_P(Batched, StateStoreTest, ::testing::Values(&MakeBatched));
 INSTANTIATE_TEST_SUITE_P(Sqlite, StateStoreTest, ::testing::Values(&MakeSqlite));
+INSTANTIATE_TEST_SUITE_P(Etcd, StateStoreTest, ::testing::Values(&MakeEtcd));
+INSTANTIATE_TEST_SUITE_P(BatchedEtcd, StateStoreTest, ::testing::Values(&MakeBatchedEtcd));
 
 TEST(SqliteStateStoreTest, KeepsItsRowsAcrossProcesses) {
   const std::string directory = Directory();

@@ -1,0 +1,79 @@
+#include "coordinator/state_store/import_state.h"
+
+#include <fmt/format.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <string>
+#include <system_error>
+#include <utility>
+#include <vector>
+
+#include "coordinator/state_store/sqlite_state_store.h"
+#include "core/os/files.h"
+#include "core/status.h"
+
+namespace meshrun::coordinator {
+namespace {
+
+// A directory that goes with this object.
+class Scratch {
+ public:
+  Scratch() {
+    std::string path = (std::filesystem::temp_directory_path() / "meshrun-import-XXXXXX").string();
+    if (::mkdtemp(path.data()) != nullptr) path_ = std::move(path);
+  }
+  ~Scratch() {
+    if (!path_.empty()) (void)os::RemoveTree(path_);
+  }
+  Scratch(const Scratch&) = delete;
+  Scratch& operator=(const Scratch&) = delete;
+  // Empty: it could not be made.
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+};
+
+// From a copy: reading changes the file, where an older meshrun has written it.
+absl::StatusOr<std::vector<v1::StateRow>> RowsOf(const std::string& file) {
+  std::error_code error;
+  if (std::filesystem::file_size(file, error) == 0 || error) {
+    return absl::NotFoundError(fmt::format(
+        "{}: {}", file, error ? error.message() : "the file is empty: name that of a backup"));
+  }
+  const Scratch scratch;
+  if (scratch.path().empty() ||
+      !std::filesystem::copy_file(file, scratch.path() + "/state.sqlite", error)) {
+    return absl::InternalError(
+        fmt::format("{}: cannot be copied to the directory for temporary files", file));
+  }
+  auto copy = SqliteStateStore::Open(scratch.path());
+  if (!copy.ok()) return Annotate(copy.status(), file);
+  return (*copy)->Load();
+}
+
+}  // namespace
+
+absl::Status ImportState(const std::string& file, StateStore& store) {
+  bool is_empty = true;
+  MESHRUN_RETURN_IF_ERROR(store.ForEachRow([&is_empty](const v1::StateRow&) {
+    is_empty = false;
+    return false;
+  }));
+  if (!is_empty) {
+    return absl::AlreadyExistsError(
+        "there is a state already: leave --import out to go on with it, or name another prefix");
+  }
+  MESHRUN_ASSIGN_OR_RETURN(std::vector<v1::StateRow> rows, RowsOf(file));
+  const v1::StateRow term = TermRow(0);
+  std::erase_if(rows, [&term](const v1::StateRow& row) {
+    return row.table() == term.table() && row.key() == term.key();
+  });
+  if (rows.empty()) {
+    return absl::InvalidArgumentError(fmt::format("{}: holds no state", file));
+  }
+  return store.Commit(0, rows);
+}
+
+}  // namespace meshrun::coordinator
