@@ -1,0 +1,136 @@
+#include "coordinator/api/whole_answers.h"
+
+#include <fmt/format.h>
+
+#include <functional>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <utility>
+#include <vector>
+
+#include "coordinator/api/flight_sentence.h"
+#include "coordinator/api/log_pieces.h"
+#include "core/json/json.h"
+#include "core/status.h"
+#include "meshrun/v1/job_service.pb.h"
+
+namespace meshrun::coordinator {
+namespace {
+
+using google::protobuf::Message;
+using Json = nlohmann::ordered_json;
+
+std::string Line(const Json& json) {
+  return json.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
+}
+
+// All answers of a call, each as one value; those that come too late are not waited for. False:
+// `take` wants no more.
+absl::StatusOr<bool> Collect(const std::shared_ptr<LocalStream>& stream, const Patience& patience,
+                             const std::function<bool(const Message&)>& take) {
+  bool goes_on = true;
+  while (goes_on) {
+    auto taken = LocalStream::Taken::kNothing;
+    absl::Status status = AwaitPatiently(
+        patience, "the job's hosts have not answered in time: try again", [&](Deadline step) {
+          taken = stream->Take(step, [&](const Message& answer) { goes_on = take(answer); });
+          return taken != LocalStream::Taken::kNothing;
+        });
+    if (taken == LocalStream::Taken::kMessage) continue;
+    if (status.ok()) status = stream->status();
+    stream->Leave();
+    if (!status.ok()) return status;
+    return true;
+  }
+  stream->Leave();
+  return false;
+}
+
+// How much room is left for answers of ranks.
+class Room {
+ public:
+  // Whether so many bytes fit still: then they are taken.
+  bool Take(size_t bytes) {
+    if (bytes > left_) return false;
+    left_ -= bytes;
+    return true;
+  }
+
+ private:
+  size_t left_ = kMostAnswerBytes;
+};
+
+}  // namespace
+
+absl::StatusOr<std::string> AllLogs(const std::shared_ptr<LocalStream>& stream,
+                                    const Patience& patience) {
+  LogPieces pieces;
+  Json list = Json::array();
+  size_t bytes = 0;
+  const absl::StatusOr<bool> all = Collect(stream, patience, [&](const Message& answer) {
+    const auto& piece = static_cast<const v1::ReadLogsResponse&>(answer);
+    bytes += piece.data().size();
+    if (Json json = pieces.Add(piece); !json.is_null()) list.push_back(std::move(json));
+    return bytes < kMostLogBytes;
+  });
+  for (Json& json : pieces.Rest()) list.push_back(std::move(json));
+  if (!all.ok() && list.empty()) return all.status();
+  Json out{{"pieces", std::move(list)}, {"more", all.ok() && !*all}};
+  // Files are missing here: what came of the others stays valid.
+  if (!all.ok()) out["problem"] = std::string(all.status().message());
+  return Line(out);
+}
+
+absl::StatusOr<std::string> AllStacks(const std::shared_ptr<LocalStream>& stream,
+                                      const Patience& patience) {
+  std::map<int, Json> stacks;
+  uint64_t generation = 0;
+  Room room;
+  MESHRUN_ASSIGN_OR_RETURN(const bool all, Collect(stream, patience, [&](const Message& answer) {
+                             const auto& one = static_cast<const v1::GetStacksResponse&>(answer);
+                             if (!room.Take(one.ByteSizeLong())) return false;
+                             generation = one.generation();
+                             stacks[one.stack().rank()] = Json::parse(ToJson(one.stack()));
+                             return true;
+                           }));
+  Json list = Json::array();
+  for (auto& [rank, stack] : stacks) list.push_back(std::move(stack));
+  return Line({{"stacks", std::move(list)}, {"generation", generation}, {"more", !all}});
+}
+
+absl::StatusOr<std::string> AllFlightRecords(const std::shared_ptr<LocalStream>& stream,
+                                             const Patience& patience) {
+  std::map<int, v1::FlightRecord> by_rank;
+  uint64_t generation = 0;
+  Room room;
+  MESHRUN_ASSIGN_OR_RETURN(
+      const bool all, Collect(stream, patience, [&](const Message& answer) {
+        const auto& one = static_cast<const v1::GetFlightRecordsResponse&>(answer);
+        const size_t bytes = one.ByteSizeLong();
+        const bool fits = bytes <= kMostRecordBytes;
+        if (fits && !room.Take(bytes)) return false;
+        generation = one.generation();
+        v1::FlightRecord& record = by_rank[one.record().rank()];
+        record.Clear();
+        if (fits) {
+          record = one.record();
+        } else {
+          record.set_rank(one.record().rank());
+          record.set_error(fmt::format("its record has {} bytes, and at most {} are given here",
+                                       bytes, kMostRecordBytes));
+        }
+        return true;
+      }));
+  std::vector<v1::FlightRecord> records;
+  Json list = Json::array();
+  for (auto& [rank, record] : by_rank) {
+    list.push_back(Json::parse(ToJson(record)));
+    records.push_back(std::move(record));
+  }
+  return Line({{"records", std::move(list)},
+               {"generation", generation},
+               {"more", !all},
+               {"sentence", FlightSentence(records)}});
+}
+
+}  // namespace meshrun::coordinator

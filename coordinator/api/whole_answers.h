@@ -1,0 +1,34 @@
+// Calls whose answers come one by one, each rank's by itself, as one answer in JSON. Ranks send
+// what they like: an answer has a few MiB at most, and says where there is more.
+//
+// Threads: each waits on the thread that calls it.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "coordinator/api/local_call.h"
+
+namespace meshrun::coordinator {
+
+// Most bytes of all ranks together, of their output and of the others, before they become JSON.
+inline constexpr size_t kMostLogBytes = 1 << 20;
+inline constexpr size_t kMostAnswerBytes = 4 << 20;
+// One rank's record. A larger one is left out, and its place says so.
+inline constexpr size_t kMostRecordBytes = 1 << 20;
+
+// Each leaves the stream, whose answers are those of the method. Errors: the call's;
+// those of AwaitPatiently.
+
+// ReadLogs: {"pieces": [...], "more": false}, and "problem" where some could not be read.
+absl::StatusOr<std::string> AllLogs(const std::shared_ptr<LocalStream>& stream,
+                                    const Patience& patience);
+// GetStacks: {"stacks": [...], "generation": 2, "more": false}, by rank.
+absl::StatusOr<std::string> AllStacks(const std::shared_ptr<LocalStream>& stream,
+                                      const Patience& patience);
+// GetFlightRecords: {"records": [...], "generation": 2, "more": false, "sentence": "..."}, by rank.
+absl::StatusOr<std::string> AllFlightRecords(const std::shared_ptr<LocalStream>& stream,
+                                             const Patience& patience);
+
+}  // namespace meshrun::coordinator
