@@ -1,0 +1,453 @@
+// Tests of the page's modules, run in a browser by tests/acceptance/operations_items/page.py.
+// Each is named after the rule that it holds.
+
+import {attention} from "/model/attention.js";
+import {capacity} from "/model/capacity.js";
+import {consequences, generations, incidents} from "/model/causes.js";
+import {quote, submitCommand} from "/model/command.js";
+import {logTicks, pointsOf, segments, seriesNames, ticks} from "/model/curves.js";
+import {fold, MOST_POINTS} from "/model/fold.js";
+import {formatDuration, formatNumber, formatRate} from "/model/format.js";
+import {cellOf, lagLevel, slowest, waitShares} from "/model/lag.js";
+import {LogBuffer, MOST_LINES} from "/model/log_buffer.js";
+import {formatRanks, parseRanks} from "/model/ranks.js";
+import {fraction, Rate, remaining, speedOf} from "/model/rate.js";
+import {Rates} from "/model/rates.js";
+import {routeOf} from "/model/route.js";
+import {EventParser} from "/model/sse.js";
+import {mergeStacks} from "/model/stacks.js";
+import {poll} from "/net/poll.js";
+import {openStream} from "/net/stream.js";
+import {progressFacts} from "/ui/bar.js";
+import {JobHead} from "/views/job/head.js";
+
+function equal(found, wanted, what) {
+  const [a, b] = [JSON.stringify(found), JSON.stringify(wanted)];
+  if (a !== b) throw new Error(`${what}: ${a}, not ${b}`);
+}
+
+const rank = (number, step, more = {}) => ({
+  assignment: {rank: number},
+  state: "RANK_STATE_RUNNING",
+  nodeName: `n${number}`,
+  progress: step === null ? {} : {step},
+  ...more
+});
+const event = (sequence, kind, more = {}) => ({
+  sequence,
+  kind,
+  jobId: "j",
+  at: `2026-11-30T10:00:${String(sequence).padStart(2, "0")}Z`,
+  message: kind,
+  role: "EVENT_ROLE_FACT",
+  cause: 0,
+  ...more
+});
+const piece = (offset, text, more = {}) =>
+    ({rank: 0, stream: "LOG_STREAM_STDOUT", generation: 1, offset, dropped: 0, text, ...more});
+
+// After all that is ready to run now.
+const turn = () => new Promise((resolve) => {
+  setTimeout(resolve);
+});
+
+// Until nothing moves any more: locks are granted by another process.
+async function settled(condition) {
+  const end = performance.now() + 2000;
+  while (!condition() && performance.now() < end) await turn();
+  for (let i = 0; i < 20; i += 1) await turn();
+}
+
+// Runs `act` while [[object, property, value]] stand in place of what is there.
+async function replacing(values, act) {
+  const before = values.map(([object, name]) => Object.getOwnPropertyDescriptor(object, name));
+  for (const [object, name, value] of values)
+    Object.defineProperty(object, name, {value, configurable: true, writable: true});
+  try {
+    await act();
+  } finally {
+    values.forEach(([object, name], i) => {
+      delete object[name];
+      if (before[i]) Object.defineProperty(object, name, before[i]);
+    });
+  }
+}
+
+const tests = {
+  aDeltaLeavesWhatItDoesNotName() {
+    const first = fold(null, {
+      job: {state: "A", spec: {name: "x"}, groups: [1], ranks: [rank(0, 3), rank(1, 3)]},
+      curve: [{step: 1}]
+    });
+    const next = fold(first, {
+      delta: {
+        head: {state: "B"},
+        ranks: [{...rank(1, null), state: "RANK_STATE_EXITED", progress: undefined}],
+        groups: [],
+        hasGroups: false
+      },
+      curve: [{step: 2}]
+    });
+    equal(next.job.state, "B", "state");
+    equal(next.job.spec.name, "x", "spec");
+    equal(next.job.groups, [1], "groups");
+    equal(
+        [next.job.ranks[0].state, next.job.ranks[1].state],
+        ["RANK_STATE_RUNNING", "RANK_STATE_EXITED"], "ranks");
+    equal(next.job.ranks[1].progress.step, 3, "progress of a rank that ended");
+    equal(next.curve.map((point) => point.step), [1, 2], "curve");
+  },
+  aWholeJobReplacesAllButPointsThatAreKnown() {
+    const at = (second) => `2026-11-30T10:00:0${second}Z`;
+    const points = (...seconds) => seconds.map((second) => ({step: second, at: at(second)}));
+    const known = {job: {state: "A"}, curve: points(1, 2, 3)};
+    const after = (curve) => fold(known, {job: {state: "B"}, curve});
+    const steps = (curve) => after(curve).curve.map((point) => point.step);
+    equal(after([]).job.state, "B", "state");
+    equal(steps(points(1, 3, 4)), [1, 2, 3, 4], "the same coordinator, which keeps fewer");
+    equal(steps(points(4)), [1, 2, 3, 4], "another one");
+    equal(steps([]), [1, 2, 3], "another one, before a report");
+    const gap = {job: {state: "A"}, curve: points(1, 5)};
+    equal(
+        fold(gap, {job: {}, curve: points(1, 2, 4, 6)}).curve.map((point) => point.step),
+        [1, 2, 4, 5, 6], "points that came while the connection was broken");
+    equal(
+        fold(known, {job: {}, curve: [{step: 1, at: at(4)}]}).curve.map((point) => point.step),
+        [1, 2, 3, 1], "steps that went back");
+  },
+  anotherConnectionLosesNoPointOfALongCurve() {
+    const point = (i) => ({step: i, at: new Date(i * 1000).toISOString()});
+    let known = {job: {}, curve: []};
+    for (let i = 0; i < 3000; i += 1) known = fold(known, {curve: [point(i)]});
+    const kept = known.curve.filter((_, i) => i % 16 === 0);
+    equal(fold(known, {job: {}, curve: kept}).curve.length, 3000, "points");
+    const many = Array.from({length: MOST_POINTS}, (_, i) => point(i + 0.5));
+    const both = fold(known, {job: {}, curve: many}).curve;
+    if (both.length > MOST_POINTS) throw new Error(`${both.length} points`);
+    if (both.some(({step}, i) => i > 0 && step <= both[i - 1].step)) throw new Error("out of order");
+  },
+  aCurveIsBoundedAndKeepsItsNewestPoints() {
+    let known = {job: {}, curve: []};
+    for (let i = 0; i < MOST_POINTS + 50; i += 1) known = fold(known, {curve: [{step: i}]});
+    if (known.curve.length > MOST_POINTS) throw new Error(`${known.curve.length} points`);
+    equal([known.curve[0].step, known.curve.at(-1).step], [0, MOST_POINTS + 49], "first and last");
+  },
+  aCurveHasOnlyNumbersAndTheLossFirst() {
+    const curve = [{step: 1, loss: 2, metrics: {b: 1, a: "NaN"}}, {step: 2, metrics: {a: 3}}];
+    equal(seriesNames(curve), ["loss", "a", "b"], "names");
+    equal(pointsOf(curve, "a").map((point) => [point.x, point.y]), [[2, 3]], "points");
+  },
+  aRestartBeginsAnotherLine() {
+    equal(
+        segments([1, 2, 3, 2, 3].map((x) => ({x}))).map((part) => part.length), [3, 2], "segments");
+  },
+  ticksAreRound() {
+    equal(ticks(0, 10, 5), [0, 2, 4, 6, 8, 10], "linear");
+    equal(logTicks(0.001, 10), [0.001, 0.01, 0.1, 1, 10], "logarithmic");
+  },
+  ticksOfARangeAsNarrowAsRoundingEnd() {
+    equal(ticks(0.3, 0.1 + 0.2, 5), [0.3], "neighbours");
+    equal(ticks(1e16, 1e16 + 2, 5), [1e16], "large neighbours");
+    equal(ticks(0, 5e-324, 5), [0], "the least number");
+    equal(ticks(-1.7e308, 1.7e308, 5), [-1.7e308], "a range that is no number");
+    for (const range of [1e-13, 1e-12, 1e-11, 1e-9, 1e-3, 1e9]) {
+      const found = ticks(0.3, 0.3 + range, 1000).length;
+      if (found < 1 || found > 50) throw new Error(`${found} ticks over ${range}`);
+    }
+    equal(ticks(-3, 3, 5), [-3, -2, -1, 0, 1, 2, 3], "through 0");
+    equal(ticks(-0.3, -0.1, 2), [-0.3, -0.2, -0.1], "below 0");
+  },
+  theRateForgetsWhatWasBeforeARestart() {
+    const rate = new Rate();
+    for (const [at, step] of [[0, 100], [1, 110], [2, 20], [3, 25], [4, 30]]) rate.add(at, step);
+    equal(rate.value(), 5, "rate");
+    equal(remaining({step: 30, totalSteps: 130}, 5), 20, "seconds left");
+    equal(fraction({step: 29, totalSteps: 100}), 0.29, "fraction");
+  },
+  onlyAJobThatMakesStepsHasASpeedAndATimeLeft() {
+    const rate = new Rate();
+    for (const [at, step] of [[100, 10], [101, 20], [102, 30]]) rate.add(at, step);
+    const progress = {step: 30, totalSteps: 130};
+    const said = (more, seconds) => {
+      const job = {state: "JOB_STATE_RUNNING", progress, ...more};
+      const speed = speedOf(job, rate, seconds * 1000);
+      const head = new JobHead("j");
+      head.update(job, speed, seconds * 1000);
+      const shown = [...head.facts.children].map((fact) => fact.dataset.fact);
+      const facts = progressFacts(job, speed).join(" ");
+      equal(shown.includes("Time left"), facts.includes("left"), "the time left, in both views");
+      return [/step\/s/.test(facts), shown.includes("Time left"), facts.includes("no step since")];
+    };
+    equal(said({}, 103), [true, true, false], "it makes steps");
+    equal(said({}, 116), [true, true, false], "a step that takes longer");
+    equal(said({}, 118), [false, false, true], "no step for longer than a few intervals");
+    equal(said({hang: "rank 3 hangs"}, 103), [false, false, true], "it hangs");
+    equal(said({pausedSince: "2026-11-30T10:00:00Z"}, 103), [false, false, true], "it is paused");
+    for (const state of ["QUEUED", "RENDEZVOUS", "QUIESCING", "WAITING", "SUSPENDED", "FAILED"])
+      equal(said({state: `JOB_STATE_${state}`}, 103), [false, false, false], state);
+  },
+  slowStepsAreNoStandstill() {
+    const rate = new Rate();
+    for (const [at, step] of [[0, 1], [60, 2], [120, 3]]) rate.add(at, step);
+    equal([rate.isIdle(180), rate.isIdle(421)], [false, true], "a minute a step");
+    equal(new Rate().isIdle(1e9), false, "nothing is known");
+  },
+  theRatesOfManyJobsStopWithThem() {
+    const rates = new Rates();
+    const job = (state, step) => ({jobId: "j", state: `JOB_STATE_${state}`, progress: {step}});
+    rates.add([job("RUNNING", 10)], 1000);
+    rates.add([job("RUNNING", 20)], 3000);
+    equal(rates.of(job("RUNNING", 20)).stepsPerSecond, 5, "it runs");
+    equal(rates.of(job("SUSPENDED", 20)).stepsPerSecond, 0, "it is suspended");
+    rates.add([job("RUNNING", 20)], 30000);
+    equal(rates.of(job("RUNNING", 20)), {stepsPerSecond: 0, idleSince: 3}, "it stands still");
+  },
+  lagCountsInTimeWhereTheSpeedIsKnown() {
+    equal(
+        [
+          lagLevel(1, 100), lagLevel(150, 100), lagLevel(300, 100), lagLevel(1100, 100),
+          lagLevel(9000, 100)
+        ],
+        [0, 0, 1, 2, 3], "levels");
+    equal([lagLevel(2, 0), lagLevel(6, 0), lagLevel(21, 0)], [1, 2, 3], "levels without a speed");
+  },
+  theSlowestRankIsTheOneThatDoesNotWait() {
+    const shares = waitShares(
+        new Map([[0, {at: 0, waited: 0}], [1, {at: 0, waited: 0}], [2, {at: 0, waited: 0}]]),
+        new Map([[0, {at: 10, waited: 6}], [1, {at: 10, waited: 0.1}], [2, {at: 10, waited: 6}]]));
+    equal(slowest({}, [rank(0, 5), rank(1, 5), rank(2, 5)], 1, shares)?.rank, 1, "rank");
+    equal(slowest({}, [rank(0, 5), rank(1, 5)], 1, new Map()), null, "nothing is known");
+    equal(
+        slowest(
+            {stragglers: [{rank: 2, nodeName: "n", computesSeconds: 1, medianSeconds: 0.5}]}, [], 1,
+            shares)
+            .rank,
+        2, "the coordinator's word");
+  },
+  aCellSaysWhatItsRankDoes() {
+    const look = {highest: 50, stepsPerSecond: 1, failedRank: 3, slow: new Set(), shares: null};
+    equal(cellOf(rank(0, 50), look), {kind: "run", level: 0, text: "50"}, "in step");
+    equal(cellOf(rank(0, 30), look), {kind: "run", level: 2, text: "−20"}, "behind");
+    equal(cellOf(rank(3, 30), look).kind, "fail", "the one that failed");
+    equal(
+        cellOf(
+            {...rank(1, 2), state: "RANK_STATE_EXITED", exit: {teardown: true, signal: 15}}, look)
+            .kind,
+        "end", "a consequence");
+  },
+  consequencesFollowTheirCause() {
+    const events = [
+      event(1, "NodeLost", {jobId: ""}),
+      event(2, "RankFailed", {role: "EVENT_ROLE_CAUSE", cause: 1}),
+      event(3, "JobRestarting", {role: "EVENT_ROLE_ACTION", cause: 2})
+    ];
+    const [one] = incidents(events);
+    equal(
+        [one.before.sequence, one.cause.sequence, one.actions.map((action) => action.sequence)],
+        [1, 2, [3]], "incident");
+    equal(
+        consequences({
+          ranks: [
+            {assignment: {rank: 1}, exit: {teardown: true}, end: "killed"},
+            {assignment: {rank: 0}, exit: {teardown: true}, end: "killed"}, rank(2, 1)
+          ]
+        }),
+        [{end: "killed", ranks: [1, 0]}], "groups");
+  },
+  aGenerationEndsByItsFirstFailure() {
+    const list = generations(
+        [
+          event(1, "JobAdmitted"), event(2, "GenerationStarted"),
+          event(3, "RankFailed", {message: "rank 1 died"}),
+          event(4, "JobRestarting", {message: "restarts"}), event(5, "JobAdmitted"),
+          event(6, "GenerationStarted")
+        ],
+        2);
+    equal(list.map((one) => [one.number, one.end]), [[1, "rank 1 died"], [2, ""]], "generations");
+  },
+  theCommandRepeatsTheJob() {
+    equal(quote("it's"), "'it'\\''s'", "quote");
+    equal(
+        submitCommand({
+          name: "a",
+          minNodes: 1,
+          maxNodes: 4,
+          procsPerNode: {gpu: true},
+          mesh: [{name: "dp", size: -1}],
+          env: {KEY: ""},
+          command: ["./train", "--data", "my file"],
+          maxRestarts: 2,
+          numaBinding: "NUMA_BINDING_CORE_COMPLEX",
+          growth: "GROWTH_AT_ONCE"
+        }),
+        "meshrun submit --name a --nodes 1:4 --procs-per-node gpu --mesh dp=-1 --env KEY --max-restarts 2 --grow at-once --numa-binding core-complex " +
+            "-- ./train --data 'my file'",
+        "command");
+  },
+  piecesOfALogJoinToLines() {
+    const log = new LogBuffer();
+    log.add(piece(0, "one\ntw"));
+    log.add(piece(6, "o\n"));
+    equal(log.lines.map((line) => line.text), ["one", "two"], "lines");
+  },
+  whatAnotherConnectionRepeatsOfALogAddsNothing() {
+    const log = new LogBuffer();
+    log.add(piece(0, "é\\xff\n"));
+    log.resume();
+    log.add(piece(0, "é\\xff\n"));
+    log.add(piece(0, "é\\xff\nnew\n"));
+    log.add(piece(8, "er\n"));
+    equal(log.lines.map((line) => line.text), ["é\\xff", "new", "er"], "lines");
+  },
+  aLogIsBounded() {
+    const log = new LogBuffer();
+    const text = "x\n".repeat(1000);
+    for (let i = 0; i < 30; i += 1) log.add(piece(i * 2000, text));
+    if (log.lines.length > MOST_LINES) throw new Error(`${log.lines.length} lines`);
+    equal(log.lines.length + log.dropped, 30000, "lines kept and let go");
+  },
+  aBarThatDrawsOverItselfIsOneLine() {
+    const log = new LogBuffer();
+    log.add(piece(0, "10 %\r20 %\r\u001b[32m30 %\u001b[0m\r\n"));
+    equal(log.lines.map((line) => line.text), ["30 %"], "lines");
+  },
+  equalStacksAreOne() {
+    const merged = mergeStacks([
+      {rank: 0, place: "a", text: "Thread 17: wait"}, {rank: 1, place: "b", text: "load"},
+      {rank: 2, place: "a", text: "Thread 99: wait"}
+    ]);
+    equal(merged.map((group) => group.ranks), [[1], [0, 2]], "ranks");
+  },
+  ofADebuggersStacksTheMainThreadCounts() {
+    const text = (address, other) =>
+        `call stacks (gdb):\n[New LWP ${address}]\n\nThread 2 (Thread 0x${address} (LWP 7)):\n#0  ${
+            other} ()\n\n` +
+        `Thread 1 (Thread 0x${address} (LWP 6)):\n#0  0x${address} in poll (fds=0x${address}, n=${
+            address}) at poll.c:42\n`;
+    const merged = mergeStacks([{rank: 0, text: text(12, "a")}, {rank: 1, text: text(34, "b")}]);
+    equal(merged.map((group) => group.ranks), [[0, 1]], "ranks");
+    equal(
+        merged[0].main.split("\n")[1], "#0  0x12 in poll (fds=0x12, n=12) at poll.c:42",
+        "the main thread first");
+    equal(merged[0].rest.includes("#0  a ()"), true, "the other threads");
+  },
+  ranksAreReadAsTheyAreWritten() {
+    equal(parseRanks(formatRanks([7, 0, 4, 5, 6])), [0, 4, 5, 6, 7], "ranks");
+    equal(
+        [parseRanks(""), parseRanks("1-"), parseRanks("7-4"), parseRanks("x")],
+        [[], null, null, null], "what is not a list");
+  },
+  eventsComeInPieces() {
+    const parser = new EventParser();
+    equal(parser.feed("event: change\nda"), [], "half of one");
+    equal(
+        parser.feed("ta: {}\n\n: heartbeat\n\nevent: end\ndata: {}\n\n").map((one) => one.event),
+        ["change", "end"], "events");
+  },
+  textIsThatOfTheCommand() {
+    equal(
+        [
+          formatDuration(59.9), formatDuration(60), formatDuration(125), formatDuration(7260),
+          formatDuration(90000)
+        ],
+        ["59s", "1m", "2m5s", "2h1m", "1d1h"], "durations");
+    equal(
+        [
+          formatNumber(0.012345), formatNumber(1234567), formatNumber("NaN"), formatNumber(0.00001),
+          formatNumber(undefined)
+        ],
+        ["0.01235", "1.235e6", "NaN", "1e-5", "–"], "numbers");
+    equal([formatRate(0.5), formatRate(123.4)], ["2 s/step", "123 step/s"], "rates");
+  },
+  async aLookThatIsAskedForDuringAnotherFollowsIt() {
+    const looks = [];
+    const polling = poll(() => new Promise((resolve) => looks.push(resolve)), 1e9);
+    polling.now();
+    equal(looks.length, 1, "one at a time");
+    looks[0]();
+    await turn();
+    equal(looks.length, 2, "one more after it");
+    looks[1]();
+    await turn();
+    equal(looks.length, 2, "and none without a reason");
+    polling.now();
+    await turn();
+    polling.stop();
+    equal(looks.length, 3, "at once where none runs");
+  },
+  async aStreamThatIsClosedBeforeAnybodyLooksIsNeverOpened() {
+    const asked = [];
+    await replacing([[document, "hidden", true], [window, "fetch", (where) => {
+      asked.push(where);
+      return new Promise(() => {});
+    }]], async () => {
+      const close = openStream("/jobs/j/watch", {}, {});
+      await turn();
+      close();
+      await turn();
+    });
+    equal(asked, [], "requests");
+  },
+  async moreStreamsThanPlacesWaitForOne() {
+    const open = new Set();
+    const hang = (where, {signal}) => new Promise((_, reject) => {
+      open.add(where);
+      signal.addEventListener("abort", () => {
+        open.delete(where);
+        reject(signal.reason);
+      });
+    });
+    const names = (list) => list.map((i) => `api/v1/jobs/${i}/watch`);
+    await replacing([[window, "fetch", hang]], async () => {
+      const closers = [1, 2, 3, 4, 5].map((i) => openStream(`/jobs/${i}/watch`, {}, {}));
+      await settled(() => open.size === 4);
+      equal([...open].sort(), names([1, 2, 3, 4]), "streams that have a place");
+      closers[0]();
+      closers[3]();
+      await settled(() => open.size === 3);
+      equal([...open].sort(), names([2, 3, 5]), "the one that waited has a place");
+      for (const close of closers) close();
+      await settled(() => open.size === 0);
+    });
+    const {held, pending} = await navigator.locks.query();
+    equal([held, pending], [[], []], "places are given back");
+  },
+  anAddressThatCannotBeReadNamesNoPage() {
+    const routes = [[/^#\/jobs\/([^/]+)$/, "jobs", "job"], [/^#\/jobs$/, "jobs", "list"]];
+    equal(
+        routeOf("#/jobs/a%2Fb", routes), {page: "jobs", view: "job", parameters: ["a/b"]}, "a job");
+    equal(routeOf("#/jobs", routes).view, "list", "the list");
+    equal([routeOf("#/jobs/%", routes), routeOf("#/nodes", routes)], [null, null], "no page");
+  },
+  aLostNodeIsNoCapacity() {
+    const node = (state, gpus) => ({
+      state: `NODE_STATE_${state}`,
+      resources: {slots: 8, gpus},
+      slotsUsed: 3,
+      gpusUsed: gpus.slice(1)
+    });
+    const nodes = [node("HEALTHY", [{}, {}]), node("LOST", [{}, {}]), node("DRAINING", []), {}];
+    equal(capacity(nodes), {slots: 16, slotsUsed: 6, gpus: 2, gpusUsed: 1}, "of both that are there");
+  },
+  aLossThatIsNoNumberNeedsAttention() {
+    const cluster = {readOnlyReason: ""};
+    const job = {jobId: "j", state: "JOB_STATE_RUNNING", progress: {loss: "NaN"}, stragglers: []};
+    equal(attention(cluster, [], [job], 0).map((one) => one.text), ["is NaN"], "text");
+    equal(
+        attention({readOnlyReason: "disk full"}, [], [], 0).map((one) => one.tone), ["bad"],
+        "read only");
+  },
+};
+
+// {passed, failures: ["name: why"]}
+export async function runAll() {
+  const failures = [];
+  for (const [name, test] of Object.entries(tests)) {
+    try {
+      await test();
+    } catch (error) {
+      failures.push(`${name}: ${error.message}`);
+    }
+  }
+  return {passed: Object.keys(tests).length - failures.length, failures};
+}
