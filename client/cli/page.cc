@@ -1,0 +1,85 @@
+// meshrun page: the coordinator's page in a browser of this machine.
+#include <fcntl.h>
+#include <fmt/format.h>
+
+#include <cstdlib>
+#include <memory>
+#include <string>
+
+#include "client/cli/context.h"
+#include "client/cli/coordinator_http.h"
+#include "client/http/page_proxy.h"
+#include "core/exit_codes.h"
+#include "core/os/process.h"
+
+namespace meshrun::client {
+namespace {
+
+struct PageFlags {
+  CoordinatorFlags coordinator;
+  std::string job;
+  uint32_t port = 0;
+  bool no_open = false;
+};
+
+// Where there is a screen.
+void OpenBrowser(const std::string& url) {
+  const bool has_screen =
+      std::getenv("DISPLAY") != nullptr || std::getenv("WAYLAND_DISPLAY") != nullptr;
+  if (!has_screen) return;
+  const int null = ::open("/dev/null", O_WRONLY | O_CLOEXEC);
+  const os::UniqueFd silent(null);
+  // The browser goes on after this command.
+  const auto pid = os::Spawn({.argv = {"xdg-open", url}, .stdout_fd = null, .stderr_fd = null});
+  if (!pid.ok()) Say("there is no xdg-open here: open the address in a browser yourself");
+}
+
+int Run(const PageFlags& flags) {
+  if (flags.port > 65535) {
+    return Fail(absl::InvalidArgumentError(
+        fmt::format("--port {}: write a port from 1 to 65535", flags.port)));
+  }
+  os::BlockTerminationSignals();
+  const auto http = FindHttp(flags.coordinator, flags.job);
+  if (!http.ok()) return Fail(http.status());
+  const auto proxy = PageProxy::Start(static_cast<int>(flags.port), http->target,
+                                      [&flags, job = http->job_id]() -> absl::StatusOr<HttpTarget> {
+                                        auto again = FindHttp(flags.coordinator, job);
+                                        if (!again.ok()) return again.status();
+                                        return std::move(again->target);
+                                      });
+  if (!proxy.ok()) return Fail(proxy.status());
+  const std::string place = http->job_id.empty() ? "" : "#/jobs/" + http->job_id;
+  fmt::print("{}{}\n", (*proxy)->url(), place);
+  FlushOutput();
+  Say("the page is at this address of this machine, for you alone; Ctrl-C ends it");
+  if (!flags.no_open) OpenBrowser((*proxy)->url_for_once() + place);
+  os::WaitForTerminationSignal();
+  (*proxy)->Stop();
+  return kExitOk;
+}
+
+}  // namespace
+
+void AddPage(FlagSet& root, Commands* commands) {
+  auto values = std::make_shared<PageFlags>();
+  FlagSet flags = root.Command(
+      "page",
+      "Opens the coordinator's page in a browser: nodes, jobs, curves, logs\n\n"
+      "The page is served on 127.0.0.1 with a random key, and passes on what it is asked to the "
+      "coordinator, over\n"
+      "its Unix socket or with your certificate. Your roles decide what it may change.");
+  flags.Examples(
+      "  meshrun page                       the cluster; Ctrl-C ends it\n"
+      "  meshrun page geoid-k3x9w2          a job; the start of its id is enough\n"
+      "  meshrun page --no-open             only print the address: with ssh -L, open it "
+      "elsewhere");
+  flags.ListUnder("Look");
+  flags.Argument("JOB", &values->job, /*required=*/false, "Job to show first");
+  flags.Number("--port", &values->port, "Port on 127.0.0.1 (default: any free one)");
+  flags.Switch("--no-open", &values->no_open, "Only print the address");
+  AddCoordinatorFlags(flags, &values->coordinator);
+  commands->push_back({flags.app(), [values] { return Run(*values); }});
+}
+
+}  // namespace meshrun::client

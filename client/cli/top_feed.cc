@@ -1,0 +1,288 @@
+#include "client/cli/top_feed.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <memory>
+#include <utility>
+
+#include "client/render/stacks.h"
+#include "core/clock.h"
+#include "core/status.h"
+
+namespace meshrun::client {
+namespace {
+
+using nlohmann::json;
+
+constexpr std::chrono::milliseconds kPeriod(1000);
+// Jobs of the list, and those of them whose curves are asked for at the beginning.
+constexpr int kJobs = 50;
+constexpr size_t kCurves = 16;
+constexpr int kLogLines = 200;
+// A debugger takes up to 20 s.
+constexpr std::chrono::seconds kStacksWait(75);
+constexpr std::chrono::milliseconds kStopAgain(20);
+
+std::string PathOf(const std::string& job, std::string_view rest = "") {
+  return fmt::format("/api/v1/jobs/{}{}", EncodeUrl(job), rest);
+}
+
+HttpCall Post(std::string path, std::string body) {
+  return {.method = "POST",
+          .path = std::move(path),
+          .headers = {{"Content-Type", "application/json"}},
+          .body = std::move(body)};
+}
+
+std::vector<std::string> Lines(std::string_view text) {
+  std::vector<std::string> out;
+  while (!text.empty()) {
+    const size_t end = std::min(text.find('\n'), text.size());
+    out.push_back(Visible(text.substr(0, end)));
+    text.remove_prefix(std::min(end + 1, text.size()));
+  }
+  return out;
+}
+
+std::vector<std::string> OneLineOf(const absl::Status& status) {
+  return {OneLine(std::string(status.message()), 1000)};
+}
+
+std::vector<std::string> LogLines(const json& answer) {
+  std::vector<std::string> out;
+  for (const json& piece : answer.value("pieces", json::array())) {
+    const std::string label = fmt::format("[{}] ", piece.value("rank", 0));
+    for (std::string& line : Lines(piece.value("text", ""))) out.push_back(label + line);
+  }
+  if (answer.contains("problem")) out.push_back(OneLine(answer.value("problem", ""), 1000));
+  if (out.empty()) out.emplace_back("its ranks have written nothing yet");
+  return out;
+}
+
+std::vector<std::string> StackLines(const json& answer) {
+  std::vector<v1::RankStack> stacks;
+  for (const json& one : answer.value("stacks", json::array())) {
+    v1::RankStack& stack = stacks.emplace_back();
+    stack.set_rank(one.value("rank", 0));
+    stack.set_place(one.value("place", ""));
+    stack.set_text(one.value("text", ""));
+    stack.set_error(one.value("error", ""));
+  }
+  std::vector<std::string> lines = Lines(DescribeStacks(std::move(stacks), Style()));
+  if (answer.value("more", false)) {
+    lines.emplace_back("those of further ranks have no room here: meshrun stack shows them");
+  }
+  return lines;
+}
+
+}  // namespace
+
+TopFeed::TopFeed(HttpTarget target, Find find, std::function<void()> changed)
+    : find_(std::move(find)), changed_(std::move(changed)), target_(std::move(target)) {
+  MutexLock lock(mu_);
+  model_.address = target_.address;
+}
+
+TopFeed::~TopFeed() {
+  while (!Stop(kStopAgain)) {
+  }
+  for (std::thread& thread : threads_) thread.join();
+}
+
+void TopFeed::Start() {
+  const auto start = [this](std::function<void()> run) {
+    {
+      MutexLock lock(mu_);
+      ++running_;
+    }
+    threads_.emplace_back([this, run = std::move(run)] {
+      run();
+      MutexLock lock(mu_);
+      --running_;
+      woken_.NotifyAll();
+    });
+  };
+  start([this] { Run(); });
+  for (const Lane lane : {Lane::kTexts, Lane::kCancels}) start([this, lane] { RunLane(lane); });
+}
+
+bool TopFeed::Stop(std::chrono::milliseconds wait) {
+  const auto until = std::chrono::steady_clock::now() + wait;
+  MutexLock lock(mu_);
+  stopping_ = true;
+  woken_.NotifyAll();
+  while (running_ > 0) {
+    const auto now = std::chrono::steady_clock::now();
+    if (now >= until) return false;
+    // A connection that is made only now has not heard of the first time.
+    for (HttpExchange* const call : calls_) call->Stop();
+    woken_.WaitUntil(mu_, std::min(until, now + kStopAgain));
+  }
+  return true;
+}
+
+TopModel TopFeed::model() const {
+  MutexLock lock(mu_);
+  return model_;
+}
+
+void TopFeed::Follow(const std::string& job) {
+  MutexLock lock(mu_);
+  followed_ = job;
+  woken_.NotifyAll();
+}
+
+absl::StatusOr<json> TopFeed::Ask(const HttpCall& call) {
+  HttpTarget target;
+  {
+    MutexLock lock(mu_);
+    target = target_;
+  }
+  MESHRUN_ASSIGN_OR_RETURN(const std::unique_ptr<HttpExchange> exchange,
+                           HttpExchange::Make(target));
+  {
+    MutexLock lock(mu_);
+    if (stopping_) return absl::CancelledError("meshrun top ends");
+    calls_.insert(exchange.get());
+  }
+  const absl::StatusOr<HttpAnswer> answered = Call(*exchange, call);
+  {
+    MutexLock lock(mu_);
+    calls_.erase(exchange.get());
+  }
+  MESHRUN_ASSIGN_OR_RETURN(const HttpAnswer answer, answered);
+  MESHRUN_ASSIGN_OR_RETURN(const std::string body, BodyOf(answer));
+  json value = json::parse(body, nullptr, /*allow_exceptions=*/false);
+  if (!value.is_object()) return absl::InternalError("the coordinator's answer cannot be read");
+  return value;
+}
+
+// All nodes are many: the more there are, the less often they are asked for.
+absl::Status TopFeed::RefreshNodes() {
+  {
+    MutexLock lock(mu_);
+    if (std::chrono::steady_clock::now() < nodes_due_) return absl::OkStatus();
+  }
+  MESHRUN_ASSIGN_OR_RETURN(const json nodes, Ask({.path = "/api/v1/nodes"}));
+  MutexLock lock(mu_);
+  ReadNodes(nodes, &model_);
+  nodes_due_ = std::chrono::steady_clock::now() + NodesPace(model_.nodes.size());
+  return absl::OkStatus();
+}
+
+absl::Status TopFeed::Refresh() {
+  MESHRUN_ASSIGN_OR_RETURN(const json cluster, Ask({.path = "/api/v1/cluster?events=1"}));
+  MESHRUN_RETURN_IF_ERROR(RefreshNodes());
+  MESHRUN_ASSIGN_OR_RETURN(
+      const json jobs,
+      Ask({.path = fmt::format("/api/v1/jobs?runningFirst=true&pageSize={}", kJobs)}));
+  std::vector<std::string> closer;
+  {
+    MutexLock lock(mu_);
+    ReadCluster(cluster, &model_);
+    // Jobs whose progress we see for the first time: the curve tells their rate at once.
+    const auto meters = model_.meters;
+    ReadJobs(jobs, Clock::Real().WallNow(), &model_);
+    for (const TopJob& job : model_.jobs) {
+      const bool is_new = !meters.contains(job.id) && job.progress.has_step();
+      if (is_new && job.state == "RUNNING" && closer.size() < kCurves) {
+        closer.push_back(job.id);
+        model_.meters.erase(job.id);
+      }
+    }
+    if (!followed_.empty() && std::find(closer.begin(), closer.end(), followed_) == closer.end()) {
+      closer.push_back(followed_);
+    }
+  }
+  for (const std::string& id : closer) {
+    auto job = Ask({.path = PathOf(id)});
+    // It may be forgotten by now.
+    if (absl::IsNotFound(job.status())) continue;
+    if (!job.ok()) return job.status();
+    MutexLock lock(mu_);
+    ReadJob(*job, Clock::Real().WallNow(), &model_);
+  }
+  MutexLock lock(mu_);
+  model_.problem.clear();
+  return absl::OkStatus();
+}
+
+void TopFeed::Run() {
+  while (true) {
+    const auto next = std::chrono::steady_clock::now() + kPeriod;
+    std::string followed;
+    {
+      MutexLock lock(mu_);
+      followed = followed_;
+    }
+    if (const absl::Status status = Refresh(); !status.ok()) {
+      if (absl::IsUnavailable(status)) {
+        // It may have moved, or another leads.
+        if (auto found = find_(); found.ok()) {
+          MutexLock lock(mu_);
+          target_ = *std::move(found);
+          model_.address = target_.address;
+        }
+      }
+      MutexLock lock(mu_);
+      model_.problem = std::string(status.message());
+    }
+    changed_();
+    MutexLock lock(mu_);
+    while (!stopping_ && followed == followed_) {
+      if (!woken_.WaitUntil(mu_, next)) break;
+    }
+    if (stopping_) return;
+  }
+}
+
+void TopFeed::RunLane(Lane lane) {
+  while (true) {
+    std::function<void()> task;
+    {
+      MutexLock lock(mu_);
+      while (!stopping_ && tasks_[lane].empty()) woken_.Wait(mu_);
+      if (stopping_) return;
+      task = std::move(tasks_[lane].front());
+      tasks_[lane].pop_front();
+    }
+    task();
+    changed_();
+  }
+}
+
+void TopFeed::Queue(Lane lane, std::function<void()> task) {
+  MutexLock lock(mu_);
+  // Whoever asks for another text waits no longer for those before.
+  if (lane == Lane::kTexts) tasks_[lane].clear();
+  tasks_[lane].push_back(std::move(task));
+  woken_.NotifyAll();
+}
+
+void TopFeed::AskLogs(const std::string& job, OnLines done) {
+  Queue(Lane::kTexts, [this, job, done = std::move(done)] {
+    const auto answer = Ask({.path = PathOf(job, fmt::format("/logs?tail={}", kLogLines))});
+    done(answer.ok() ? LogLines(*answer) : OneLineOf(answer.status()));
+  });
+}
+
+void TopFeed::AskStacks(const std::string& job, OnLines done) {
+  Queue(Lane::kTexts, [this, job, done = std::move(done)] {
+    HttpCall call = Post(PathOf(job, "/stacks"), "{}");
+    call.timeout = kStacksWait;
+    const auto answer = Ask(call);
+    done(answer.ok() ? StackLines(*answer) : OneLineOf(answer.status()));
+  });
+}
+
+void TopFeed::Cancel(const std::string& job, OnLines done) {
+  Queue(Lane::kCancels, [this, job, done = std::move(done)] {
+    const auto answer =
+        Ask(Post(PathOf(job, "/cancel"), R"({"reason": "cancelled in meshrun top"})"));
+    done(answer.ok() ? std::vector<std::string>{fmt::format("{} is being cancelled", job)}
+                     : OneLineOf(answer.status()));
+  });
+}
+
+}  // namespace meshrun::client

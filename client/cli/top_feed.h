@@ -1,0 +1,72 @@
+// What `meshrun top` shows, kept fresh by a thread that asks the coordinator's HTTP API. Two more
+// do what a person asks for: stacks, which may take a minute, hold back neither what is shown nor a
+// cancellation. Thread-safe.
+#pragma once
+
+#include <chrono>
+#include <deque>
+#include <functional>
+#include <map>
+#include <set>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "client/http/http_client.h"
+#include "client/render/top.h"
+#include "core/mutex.h"
+
+namespace meshrun::client {
+
+class TopFeed {
+ public:
+  using Find = std::function<absl::StatusOr<HttpTarget>()>;
+  // `changed` is called on the threads whenever there is something new.
+  TopFeed(HttpTarget target, Find find, std::function<void()> changed);
+  // Waits for its threads.
+  ~TopFeed();
+
+  // Asks once, on the caller's thread. For `--once`: with the curves of jobs that run.
+  absl::Status Refresh();
+  void Start();
+  // Ends the calls under way. False: a thread still waits, for a connection or for an answer where
+  // the coordinator is.
+  bool Stop(std::chrono::milliseconds wait);
+
+  TopModel model() const;
+  // This job with all of its ranks from now on; empty: none.
+  void Follow(const std::string& job);
+
+  // Lines for a person, or one that says what went wrong. At the end they may not come.
+  using OnLines = std::function<void(std::vector<std::string> lines)>;
+  void AskLogs(const std::string& job, OnLines done);
+  void AskStacks(const std::string& job, OnLines done);
+  void Cancel(const std::string& job, OnLines done);
+
+ private:
+  // What is done one thing after another.
+  enum class Lane { kTexts, kCancels };
+
+  void Run();
+  void RunLane(Lane lane);
+  absl::Status RefreshNodes();
+  absl::StatusOr<nlohmann::json> Ask(const HttpCall& call);
+  void Queue(Lane lane, std::function<void()> task);
+
+  const Find find_;
+  const std::function<void()> changed_;
+  mutable Mutex mu_;
+  CondVar woken_;
+  HttpTarget target_ MESHRUN_GUARDED_BY(mu_);
+  TopModel model_ MESHRUN_GUARDED_BY(mu_);
+  std::string followed_ MESHRUN_GUARDED_BY(mu_);
+  // When the nodes are asked for again.
+  std::chrono::steady_clock::time_point nodes_due_ MESHRUN_GUARDED_BY(mu_);
+  std::map<Lane, std::deque<std::function<void()>>> tasks_ MESHRUN_GUARDED_BY(mu_);
+  std::set<HttpExchange*> calls_ MESHRUN_GUARDED_BY(mu_);
+  bool stopping_ MESHRUN_GUARDED_BY(mu_) = false;
+  int running_ MESHRUN_GUARDED_BY(mu_) = 0;
+  std::vector<std::thread> threads_;
+};
+
+}  // namespace meshrun::client

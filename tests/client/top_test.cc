@@ -1,0 +1,270 @@
+// What `meshrun top` draws, and the keys that it reads.
+#include "client/render/top.h"
+
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "client/cli/full_screen.h"
+
+namespace meshrun::client {
+namespace {
+
+using nlohmann::json;
+using std::chrono::seconds;
+using ::testing::Contains;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+
+const json kCluster = {{"version", "0.2.0"}, {"readOnlyReason", ""}};
+
+json Node(const std::string& name, const std::string& state, int used) {
+  return {{"name", name},
+          {"state", "NODE_STATE_" + state},
+          {"resources", {{"slots", 8}, {"gpus", json::array()}}},
+          {"slotsUsed", used},
+          {"gpusUsed", json::array()},
+          {"drained", false}};
+}
+
+json Job(const std::string& id, const std::string& state) {
+  return {{"jobId", id},   {"submitter", "ada"}, {"state", "JOB_STATE_" + state},
+          {"reason", ""},  {"generation", 2},    {"worldSize", 4},
+          {"restarts", 0}, {"hang", ""},         {"ranks", json::array()}};
+}
+
+json Rank(int rank, int64_t step) {
+  return {{"assignment", {{"rank", rank}}},
+          {"state", "RANK_STATE_RUNNING"},
+          {"nodeName", "node-a"},
+          {"progress", {{"step", step}}}};
+}
+
+TopModel Model() {
+  TopModel model;
+  model.address = "unix:/run/meshrun/http.sock";
+  ReadCluster(kCluster, &model);
+  json lost = Node("node-b", "LOST", 0);
+  json drained = Node("node-c", "HEALTHY", 0);
+  drained["drained"] = true;
+  drained["drainedBecause"] = "new memory";
+  ReadNodes({{"nodes", {Node("node-a", "HEALTHY", 4), lost, drained}}}, &model);
+  json running = Job("geoid-k3x9w2", "RUNNING");
+  running["progress"] = {{"step", 100}, {"totalSteps", 1000}, {"loss", 0.25}};
+  json failed = Job("train-aaaaaa", "FAILED");
+  failed["failure"] = {{"message", "rank 2 on node-a was killed by signal 9 (SIGKILL)"},
+                       {"exit", {{"lastLines", {"loading", "\x1b[31mout of memory\x1b[0m"}}}}};
+  const json jobs = {{"jobs", {running, Job("wait-bbbbbb", "QUEUED"), failed}},
+                     {"nextPageToken", ""}};
+  ReadJobs(jobs, seconds(1000), &model);
+  running["progress"]["step"] = 150;
+  ReadJobs({{"jobs", {running, jobs["jobs"][1], failed}}}, seconds(1010), &model);
+  return model;
+}
+
+Style Plain(int width, int height) { return {.terminal = true, .width = width, .height = height}; }
+
+TEST(TopTest, NothingThatIsToldReachesTheTerminalAsAControlCharacter) {
+  TopModel model = Model();
+  const std::string evil =
+      "a\x1b[2Jb\xc2\x9b"
+      "2Jc\td\x07";
+  model.problem = evil;
+  model.version = evil;
+  json job = Job("geoid-k3x9w2", "RUNNING");
+  job["submitter"] = evil;
+  job["reason"] = evil;
+  ReadJobs({{"jobs", {job}}}, seconds(1020), &model);
+  for (const auto kind : {TopView::Kind::kCluster, TopView::Kind::kJob}) {
+    for (const int width : {15, 80}) {
+      const TopView view{.kind = kind, .job = "geoid-k3x9w2", .message = evil};
+      for (const std::string& row : DrawTop(model, view, Plain(width, 30))) {
+        EXPECT_EQ(row.find_first_of("\x1b\x07\t"), std::string::npos) << row;
+        EXPECT_EQ(row.find("\xc2\x9b"), std::string::npos) << row;
+      }
+    }
+  }
+}
+
+TEST(TopTest, ShowsNodesAndJobsOnATerminalOf80Columns) {
+  EXPECT_THAT(
+      DrawTop(Model(), {.job = "geoid-k3x9w2"}, Plain(80, 14)),
+      ElementsAre(
+          "meshrun 0.2.0  1 of 3 nodes healthy  4/24 slots  unix:/run/meshrun/http.sock", "",
+          "NODE    STATE    SLOTS  NOTE", "node-a  HEALTHY    4/8", "node-b  LOST       0/8",
+          "node-c  DRAINED    0/8  new memory", "",
+          " JOB           USER  STATE    RANKS  DONE   LEFT  LOSS  NOTE",
+          ">geoid-k3x9w2  ada   RUNNING      4   15%  2m50s  0.25",
+          " wait-bbbbbb   ada   QUEUED       4",
+          StartsWith(" train-aaaaaa  ada   FAILED       4                     rank 2 on node-a"),
+          "", "", "arrows: mark  Enter: job  l: logs  s: stacks  c: cancel  q: quit"));
+}
+
+TEST(TopTest, FillsTheTerminalAndNeverMore) {
+  TopModel model = Model();
+  for (int i = 0; i < 300; ++i) {
+    ReadNodes({{"nodes", json::array({Node("a-node-with-a-very-long-name", "HEALTHY", 1)})}},
+              &model);
+  }
+  for (const TopView::Kind kind : {TopView::Kind::kCluster, TopView::Kind::kJob}) {
+    for (const auto& [width, height] :
+         {std::pair{80, 24}, {120, 40}, {40, 12}, {20, 5}, {10, 3}, {300, 100}}) {
+      for (const bool colour : {false, true}) {
+        Style style = Plain(width, height);
+        style.colour = colour;
+        const auto rows = DrawTop(model, {.kind = kind, .job = "geoid-k3x9w2"}, style);
+        EXPECT_EQ(rows.size(), static_cast<size_t>(height));
+        for (const std::string& row : rows) {
+          EXPECT_LE(DisplayWidth(Visible(row)), static_cast<size_t>(width)) << row;
+        }
+      }
+    }
+  }
+}
+
+TEST(TopTest, WithoutColourThereIsNoEscapeSequence) {
+  for (const TopView::Kind kind : {TopView::Kind::kCluster, TopView::Kind::kJob}) {
+    for (const std::string& row :
+         DrawTop(Model(), {.kind = kind, .job = "train-aaaaaa"}, Plain(120, 40))) {
+      EXPECT_EQ(row.find('\x1b'), std::string::npos) << row;
+    }
+  }
+}
+
+TEST(TopTest, TheMarkedJobStaysOnTheScreen) {
+  TopModel model = Model();
+  json jobs = json::array();
+  for (int i = 0; i < 50; ++i) jobs.push_back(Job(fmt::format("job-{:02}", i), "QUEUED"));
+  ReadJobs({{"jobs", jobs}}, seconds(1020), &model);
+  const auto rows = DrawTop(model, {.job = "job-49"}, Plain(80, 24));
+  EXPECT_THAT(rows, Contains(StartsWith(">job-49")));
+  EXPECT_THAT(rows[0], StartsWith("meshrun 0.2.0"));
+}
+
+TEST(TopTest, OfAFailedJobTheFirstFailureAndItsLastLines) {
+  const auto rows = DrawTop(Model(), {.job = "train-aaaaaa"}, Plain(120, 40));
+  EXPECT_THAT(rows, Contains("first failure: rank 2 on node-a was killed by signal 9 (SIGKILL)"));
+  EXPECT_THAT(rows, Contains("  | out of memory"));
+}
+
+TEST(TopTest, AJobsRanksAreAGridByTheirLag) {
+  TopModel model = Model();
+  json job = Job("geoid-k3x9w2", "RUNNING");
+  job["progress"] = {{"step", 150}, {"totalSteps", 1000}};
+  for (int i = 0; i < 10; ++i) job["ranks"].push_back(Rank(i, i == 3 ? 148 : i == 4 ? 90 : 150));
+  // Ended by meshrun, because of rank 7.
+  job["ranks"][6]["state"] = "RANK_STATE_EXITED";
+  job["ranks"][6]["exit"] = {{"signal", 15}, {"teardown", true}};
+  job["ranks"][7]["state"] = "RANK_STATE_EXITED";
+  job["ranks"][7]["exit"] = {{"signal", 9}};
+  job["ranks"][8]["state"] = "RANK_STATE_EXITED";
+  job["ranks"][8]["exit"] = {{"signal", 0}, {"exitCode", 0}};
+  job["ranks"][9]["state"] = "RANK_STATE_LOST";
+  job["stragglers"] = json::array(
+      {{{"rank", 3}, {"nodeName", "node-a"}, {"computesSeconds", 0.52}, {"medianSeconds", 0.31}}});
+  ReadJob({{"job", job},
+           {"events", json::array({{{"at", "2026-11-23T07:15:00Z"}, {"message", "started"}}})}},
+          seconds(1020), &model);
+  const auto rows =
+      DrawTop(model, {.kind = TopView::Kind::kJob, .job = "geoid-k3x9w2"}, Plain(80, 24));
+  EXPECT_THAT(rows, Contains("     0  ...2+.=x=L"));
+  EXPECT_THAT(rows,
+              Contains("slowest: rank 3 on node-a computes 0.52 s a step, the others 0.31 s"));
+  EXPECT_THAT(rows, Contains("geoid-k3x9w2  RUNNING  generation 2  4 ranks  of ada"));
+  EXPECT_THAT(rows, Contains("  2026-11-23 07:15:00Z  started"));
+  EXPECT_THAT(rows, Contains(HasSubstr("150/1000")));
+}
+
+TEST(TopTest, TheCurveTellsTheTimeLeftAtOnce) {
+  TopModel model;
+  json job = Job("geoid-k3x9w2", "RUNNING");
+  job["progress"] = {{"step", 200}, {"totalSteps", 1000}};
+  json curve = json::array();
+  for (int i = 0; i <= 10; ++i) {
+    curve.push_back(
+        {{"at", fmt::format("1970-01-01T00:16:{:02}Z", 30 + i)}, {"step", 100 + i * 10}});
+  }
+  ReadJob({{"job", job}, {"curve", curve}}, seconds(1000), &model);
+  const auto left = model.meters.at("geoid-k3x9w2").Remaining();
+  ASSERT_TRUE(left.has_value());
+  EXPECT_EQ(left->count(), 80);
+}
+
+TEST(TopTest, SaysWhatIsWrongWithWhatItShows) {
+  TopModel model = Model();
+  model.problem = "the coordinator's HTTP port does not answer";
+  model.read_only_reason = "the disk is full";
+  const auto rows = DrawTop(model, {}, Plain(80, 24));
+  EXPECT_EQ(rows[1], "problem: the coordinator's HTTP port does not answer");
+  EXPECT_EQ(rows[2], "read-only: the disk is full");
+}
+
+TEST(TopTest, AnAnswerOfAnotherVersionLeavesThingsEmpty) {
+  TopModel model;
+  for (const json& answer : {json(), json(7), json::array(), json::object(),
+                             json{{"jobs", 7}, {"nodes", "x"}, {"job", json::array()}},
+                             json{{"jobs", {{{"jobId", 7}, {"ranks", {1, "x"}}}}},
+                                  {"nodes", {7, {{"resources", 1}}}},
+                                  {"job", {{"jobId", "a"}, {"progress", 7}, {"failure", {}}}}}}) {
+    ReadCluster(answer, &model);
+    ReadNodes(answer, &model);
+    ReadJobs(answer, seconds(1), &model);
+    ReadJob(answer, seconds(1), &model);
+    DrawTop(model, {}, Plain(80, 24));
+  }
+}
+
+TEST(TopTest, OnceIsAsLongAsThereIsToSay) {
+  const auto rows = DrawTopOnce(Model(), {}, Plain(200, 5));
+  EXPECT_THAT(rows, Contains(StartsWith(" train-aaaaaa")));
+  EXPECT_THAT(rows, ::testing::Not(Contains(HasSubstr("quit"))));
+}
+
+TEST(TopTest, ManyNodesAreAskedForLessOften) {
+  EXPECT_EQ(NodesPace(0), seconds(2));
+  EXPECT_EQ(NodesPace(500), seconds(6));
+  EXPECT_EQ(NodesPace(100'000), seconds(10));
+}
+
+TEST(TopTest, TextIsScrolled) {
+  const TopView view{.kind = TopView::Kind::kText,
+                     .title = "log of geoid",
+                     .lines = {"a", "b", "c", "d"},
+                     .first = 2};
+  EXPECT_THAT(DrawTop({}, view, Plain(40, 4)),
+              ElementsAre("log of geoid", "c", "d", StartsWith("arrows")));
+}
+
+std::vector<Key> KeysOf(std::string_view bytes) {
+  std::vector<Key> out;
+  for (const KeyPress& press : ParseKeys(bytes)) out.push_back(press.key);
+  return out;
+}
+
+TEST(ParseKeysTest, ArrowsAndPages) {
+  EXPECT_THAT(KeysOf("\x1b[A\x1b[B\x1bOA\x1b[5~\x1b[6~\x1b[H\x1b[4~\r"),
+              ElementsAre(Key::kUp, Key::kDown, Key::kUp, Key::kPageUp, Key::kPageDown, Key::kHome,
+                          Key::kEnd, Key::kEnter));
+}
+
+TEST(ParseKeysTest, EscapeAloneAndLetters) {
+  EXPECT_THAT(KeysOf("\x1b"), ElementsAre(Key::kEscape));
+  const auto keys = ParseKeys("qy");
+  ASSERT_EQ(keys.size(), 2u);
+  EXPECT_EQ(keys[0].character, 'q');
+  EXPECT_EQ(keys[1].character, 'y');
+}
+
+TEST(ParseKeysTest, AKeyThatIsNotOursIsNoLetter) {
+  EXPECT_THAT(KeysOf("\x1b[15~q"), ElementsAre(Key::kCharacter));
+  EXPECT_THAT(KeysOf("\x1b[1;5Cq"), ElementsAre(Key::kCharacter));
+  EXPECT_THAT(KeysOf("\x1b["), ElementsAre(Key::kEscape, Key::kCharacter));
+}
+
+}  // namespace
+}  // namespace meshrun::client
