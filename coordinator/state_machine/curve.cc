@@ -8,12 +8,12 @@
 
 namespace meshrun::coordinator {
 
-void Curve::Add(const v1::Progress& progress, WallNanos at) {
+void Curve::Add(const v1::Progress& progress, WallNanos at, bool is_last) {
   if (!progress.has_step()) return;
   if (!points_.empty()) {
     const Point& last = points_.back();
     // The wall clock may be set back.
-    const bool too_soon = at >= last.at && at - last.at < spacing_;
+    const bool too_soon = !is_last && at >= last.at && at - last.at < spacing_;
     if (progress.step() == last.step || too_soon) return;
   }
   for (const auto& [name, value] : progress.metrics()) {
@@ -23,7 +23,8 @@ void Curve::Add(const v1::Progress& progress, WallNanos at) {
   if (points_.size() == kMostPoints) {
     for (size_t i = 1; i < kMostPoints / 2; ++i) points_[i] = std::move(points_[2 * i]);
     points_.resize(kMostPoints / 2);
-    spacing_ *= 2;
+    const WallNanos span = points_.back().at - points_.front().at;
+    spacing_ = std::max(2 * spacing_, 2 * span / static_cast<int64_t>(kMostPoints));
   }
   constexpr double kNone = std::numeric_limits<double>::quiet_NaN();
   Point& point = points_.emplace_back(Point{++added_, at, progress.step(), {}});

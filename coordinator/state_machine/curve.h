@@ -9,15 +9,16 @@
 
 namespace meshrun::coordinator {
 
-// At first a point each second. Whenever it is full every second point goes, and from then on
+// At first every report is a point. Whenever it is full every second point goes, and from then on
 // points come half as often: so it covers the whole run. Not durable.
 class Curve {
  public:
   static constexpr size_t kMostPoints = 256;
   static constexpr size_t kMostMetrics = 8;
 
-  // A report without a step, or with the same step as the last one, adds nothing.
-  void Add(const v1::Progress& progress, WallNanos at);
+  // A report without a step, or with the same step as the last one, adds nothing. `is_last`: it is
+  // a point however soon it comes.
+  void Add(const v1::Progress& progress, WallNanos at, bool is_last = false);
   // Points that were added after the first `seen` of all.
   void Since(uint64_t seen, google::protobuf::RepeatedPtrField<v1::ProgressPoint>* out) const;
   // How many points were ever added.
@@ -35,7 +36,7 @@ class Curve {
   std::vector<std::string> names_;
   std::vector<Point> points_;
   uint64_t added_ = 0;
-  WallNanos spacing_ = std::chrono::seconds(1);
+  WallNanos spacing_{0};
 };
 
 }  // namespace meshrun::coordinator

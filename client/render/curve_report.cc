@@ -1,0 +1,70 @@
+#include "client/render/curve_report.h"
+
+#include <fmt/format.h>
+
+#include <set>
+#include <vector>
+
+#include "client/render/table.h"
+#include "core/json/json.h"
+#include "core/proto_time.h"
+#include "core/utf8.h"
+
+namespace meshrun::client {
+namespace {
+
+std::set<std::string> MetricNames(const CurvePoints& curve) {
+  std::set<std::string> names;
+  for (const v1::ProgressPoint& point : curve) {
+    for (const auto& [name, value] : point.metrics()) names.insert(name);
+  }
+  return names;
+}
+
+// Time, step, loss and metrics of a point; `format` is that of the values.
+std::vector<std::string> Cells(const v1::ProgressPoint& point, const std::set<std::string>& names,
+                               const char* format) {
+  const auto number = [format](double value) { return fmt::format(fmt::runtime(format), value); };
+  std::vector<std::string> cells = {JsonTime(FromProto(point.at())), std::to_string(point.step()),
+                                    point.has_loss() ? number(point.loss()) : ""};
+  for (const std::string& name : names) {
+    const auto found = point.metrics().find(name);
+    cells.push_back(found == point.metrics().end() ? "" : number(found->second));
+  }
+  return cells;
+}
+
+std::string Quoted(const std::string& text) {
+  if (text.find_first_of(",\"\r\n") == std::string::npos) return text;
+  std::string out = "\"";
+  for (const char c : text) out.append(c == '"' ? 2 : 1, c);
+  return out + '"';
+}
+
+std::string Line(const std::vector<std::string>& cells) {
+  std::string line;
+  for (const std::string& cell : cells) line += (&cell == cells.data() ? "" : ",") + Quoted(cell);
+  return line + '\n';
+}
+
+}  // namespace
+
+std::string CurveCsv(const CurvePoints& curve) {
+  const std::set<std::string> names = MetricNames(curve);
+  std::vector<std::string> titles = {"time", "step", "loss"};
+  titles.insert(titles.end(), names.begin(), names.end());
+  std::string text = Line(titles);
+  for (const v1::ProgressPoint& point : curve) text += Line(Cells(point, names, "{}"));
+  return text;
+}
+
+std::string CurveTable(const CurvePoints& curve, int width) {
+  const std::set<std::string> names = MetricNames(curve);
+  std::vector<std::string> titles = {"TIME", ">STEP", ">LOSS"};
+  for (const std::string& name : names) titles.push_back(">" + EscapeControls(name));
+  Table table(titles);
+  for (const v1::ProgressPoint& point : curve) table.Add(Cells(point, names, "{:.6g}"));
+  return table.Render(0, width);
+}
+
+}  // namespace meshrun::client

@@ -1,0 +1,47 @@
+#include "client/render/curve_report.h"
+
+#include <gtest/gtest.h>
+
+#include <limits>
+
+#include "core/proto_time.h"
+
+namespace meshrun::client {
+namespace {
+
+v1::ProgressPoint& Add(CurvePoints* curve, int64_t step) {
+  v1::ProgressPoint& point = *curve->Add();
+  *point.mutable_at() = ToProtoTimestamp(std::chrono::seconds(1'700'000'000 + step));
+  point.set_step(step);
+  return point;
+}
+
+TEST(CurveReportTest, CsvHasAColumnForEachMetricAndEmptyFieldsWhereThereIsNoValue) {
+  CurvePoints curve;
+  Add(&curve, 1).set_loss(0.1);
+  (*Add(&curve, 2).mutable_metrics())["a, \"b\""] = 1e-17;
+  EXPECT_EQ(CurveCsv(curve),
+            "time,step,loss,\"a, \"\"b\"\"\"\n"
+            "2023-11-14T22:13:21Z,1,0.1,\n"
+            "2023-11-14T22:13:22Z,2,,1e-17\n");
+}
+
+TEST(CurveReportTest, CsvKeepsWhatIsNotANumber) {
+  CurvePoints curve;
+  Add(&curve, 1).set_loss(std::numeric_limits<double>::quiet_NaN());
+  Add(&curve, 2).set_loss(-std::numeric_limits<double>::infinity());
+  EXPECT_EQ(CurveCsv(curve),
+            "time,step,loss\n2023-11-14T22:13:21Z,1,nan\n2023-11-14T22:13:22Z,2,-inf\n");
+}
+
+TEST(CurveReportTest, CsvOfNoPointHasItsHeadAlone) { EXPECT_EQ(CurveCsv({}), "time,step,loss\n"); }
+
+TEST(CurveReportTest, TheTableLeavesOutWhatNoPointHas) {
+  CurvePoints curve;
+  Add(&curve, 7).set_loss(1.0 / 3);
+  EXPECT_EQ(CurveTable(curve, 0),
+            "TIME                  STEP      LOSS\n2023-11-14T22:13:27Z     7  0.333333\n");
+}
+
+}  // namespace
+}  // namespace meshrun::client
