@@ -88,8 +88,10 @@ struct GenerationListener {
   std::function<void(const std::string& reason)> on_stopping;
   // Ranks wait for each other, or for one that has left, and would wait for ever.
   std::function<void(const WaitVerdict& verdict)> on_verdict;
-  // A person asks for this rank's flight record. Returns JSON; an empty text: there is none.
-  std::function<std::string()> flight_record;
+  // A person asks for this rank's flight record, with so many operations of each group at most; 0:
+  // the usual number. Returns JSON; an empty text: there is none. Optional: a listener without it
+  // leaves the answer to another.
+  std::function<std::string(int most_operations)> flight_record;
   // The rank is to stand still at the end of a step: ReportQuiesced, then NextGeneration. Optional.
   std::function<void(const Quiesce&)> on_quiesce;
   // The job continues in a later generation that has a place for this process: call NextGeneration.
@@ -160,6 +162,8 @@ class Agent {
   // including the waits of this agent's own calls. The total shows which rank is slow even when all
   // ranks report equally long steps. Never blocks.
   virtual void AddWaited(std::chrono::nanoseconds) {}
+  // Adds bytes that this rank's collectives have sent to other ranks. As AddWaited.
+  virtual void AddSent(uint64_t /*bytes*/) {}
 
   // Calls `on_stop(reason)` once, on a thread of the agent, when the generation is being stopped.
   virtual void OnStop(std::function<void(std::string)> on_stop) = 0;

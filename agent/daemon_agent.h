@@ -59,6 +59,7 @@ class DaemonAgent : public Agent {
                              std::string_view backend) override;
   void Report(const Progress& progress) override;
   void AddWaited(std::chrono::nanoseconds more) override { waited_ += more.count(); }
+  void AddSent(uint64_t bytes) override { sent_bytes_ += bytes; }
   absl::Status ReportReliably(const Progress& progress) override;
   void OnStop(std::function<void(std::string)> on_stop) override;
   void Watch(GenerationListener listener) override;
@@ -122,6 +123,7 @@ class DaemonAgent : public Agent {
   std::unique_ptr<v1::StoreService::Stub> store_;
   ReportSocket reports_;
   std::atomic<int64_t> waited_{0};  // nanoseconds
+  std::atomic<uint64_t> sent_bytes_{0};
   RandomIdSource ids_;
   Calls calls_;
   Mutex mu_;

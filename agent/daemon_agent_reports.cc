@@ -17,6 +17,8 @@ v1::Progress ProgressOf(const Progress& progress) {
   if (progress.step) out.set_step(*progress.step);
   if (progress.total_steps) out.set_total_steps(*progress.total_steps);
   if (progress.loss) out.set_loss(*progress.loss);
+  if (progress.samples) out.set_samples(*progress.samples);
+  if (progress.data_seconds) out.set_data_seconds(*progress.data_seconds);
   for (const auto& [name, value] : progress.metrics) (*out.mutable_metrics())[name] = value;
   out.set_note(progress.note);
   return out;
@@ -27,6 +29,7 @@ v1::Progress ProgressOf(const Progress& progress) {
 void DaemonAgent::Report(const Progress& progress) {
   Progress with_wait = progress;
   with_wait.waited_seconds = static_cast<double>(waited_.load()) * 1e-9;
+  if (const uint64_t bytes = sent_bytes_.load(); bytes > 0) with_wait.collective_bytes = bytes;
   reports_.Send(with_wait);
 }
 

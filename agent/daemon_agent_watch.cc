@@ -4,6 +4,7 @@
 
 #include "agent/daemon_agent.h"
 #include "agent/deadlines.h"
+#include "core/os/boot_time.h"
 #include "core/proto_time.h"
 #include "core/wait_messages.h"
 
@@ -55,8 +56,9 @@ void DaemonAgent::Watch(GenerationListener listener) {
       if (event.has_new_generation() && listener.on_superseded) {
         listener.on_superseded(event.new_generation().fence().generation());
       }
-      if (event.flight_record_request() != 0) {
-        Upload(event.flight_record_request(), listener.flight_record());
+      if (event.flight_record_request() != 0 && listener.flight_record) {
+        const auto most = static_cast<int>(event.flight_record_operations());
+        Upload(event.flight_record_request(), listener.flight_record(most));
       }
       return true;
     });
@@ -96,6 +98,9 @@ void DaemonAgent::Upload(uint64_t request, std::string flight_record) {
   auto upload = NewRequest<v1::UploadFlightRecordRequest>();
   upload.set_request(request);
   upload.mutable_record()->set_rank(environment_.rank);
+  const auto steady = std::chrono::steady_clock::now().time_since_epoch();
+  upload.mutable_record()->set_steady_nanos(std::chrono::nanoseconds(steady).count());
+  upload.mutable_record()->set_boottime_nanos(os::BootTimeNow().count());
   if (flight_record.empty()) {
     upload.mutable_record()->set_error("its process groups have ended");
   } else {

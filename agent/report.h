@@ -22,8 +22,13 @@ struct Progress {
   std::optional<double> loss;
   std::map<std::string, double> metrics;
   std::string note;
-  // In all; Agent::Report fills it in.
+  // In all; Agent::Report fills both in.
   std::optional<double> waited_seconds;
+  std::optional<uint64_t> collective_bytes;
+  // In all, since this process began to count: samples that it has trained on, and seconds in which
+  // it has waited for its data.
+  std::optional<double> samples;
+  std::optional<double> data_seconds;
 };
 
 // Never blocks; dropped when the daemon's socket is full.

@@ -35,6 +35,10 @@ std::string FormatReport(const Progress& progress) {
   if (progress.loss) add("loss", Number(*progress.loss));
   if (!progress.note.empty()) add("note", Quoted(progress.note));
   if (progress.waited_seconds) add("waited_seconds", Number(*progress.waited_seconds));
+  if (progress.collective_bytes)
+    add("collective_bytes", fmt::format("{}", *progress.collective_bytes));
+  if (progress.samples) add("samples", Number(*progress.samples));
+  if (progress.data_seconds) add("data_seconds", Number(*progress.data_seconds));
   if (!progress.metrics.empty()) {
     std::string metrics = "{";
     for (const auto& [name, value] : progress.metrics) {

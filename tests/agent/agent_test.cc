@@ -388,7 +388,7 @@ TEST_F(AgentTest, AForkedChildLeavesTheConnectionAlone) {
 TEST_F(AgentTest, AFlightRecordIsUploadedUnderTheNumberOfItsQuestion) {
   std::mutex mu;
   std::string record = R"({"groups":[]})";
-  Connect().Watch({.flight_record = [&] {
+  Connect().Watch({.flight_record = [&](int) {
     std::lock_guard lock(mu);
     return record;
   }});
@@ -404,6 +404,17 @@ TEST_F(AgentTest, AFlightRecordIsUploadedUnderTheNumberOfItsQuestion) {
   daemon_.AskForFlightRecord(8);
   ASSERT_TRUE(testing::Eventually([&] { return daemon_.uploads().size() == 2; }));
   EXPECT_EQ(daemon_.uploads()[1].record().error(), "its process groups have ended");
+  agent_.reset();
+}
+
+TEST_F(AgentTest, AListenerWithoutAFlightRecordLeavesTheAnswerToAnother) {
+  std::atomic<bool> is_stopping = false;
+  Connect().Watch({.on_stopping = [&](const std::string&) { is_stopping = true; }});
+  daemon_.AskForFlightRecord(7);
+  ASSERT_TRUE(testing::Eventually([&] { return daemon_.has_asked(); }));
+  daemon_.StopGeneration("done");
+  ASSERT_TRUE(testing::Eventually([&] { return is_stopping.load(); }));
+  EXPECT_TRUE(daemon_.uploads().empty());
   agent_.reset();
 }
 
@@ -443,6 +454,8 @@ TEST(FormatReportTest, WritesNonFiniteNumbersAsPythonDoes) {
   EXPECT_EQ(FormatReport({.metrics = {{"a", -INFINITY}, {"b", INFINITY}}}),
             R"({"metrics":{"a":-Infinity,"b":Infinity}})");
   EXPECT_EQ(FormatReport({}), "{}");
+  EXPECT_EQ(FormatReport({.collective_bytes = 5, .samples = 64, .data_seconds = 0.5}),
+            R"({"collective_bytes":5,"samples":64,"data_seconds":0.5})");
   EXPECT_EQ(FormatReport({.step = 3, .waited_seconds = 0.25}),
             R"({"step":3,"waited_seconds":0.25})");
 }

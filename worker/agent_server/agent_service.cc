@@ -43,9 +43,10 @@ class Watch : public grpc::ServerWriteReactor<v1::WatchGenerationResponse>,
     *event.mutable_news() = news;
     Write(std::move(event));
   }
-  void OnFlightRecordWanted(uint64_t record) override {
+  void OnFlightRecordWanted(uint64_t request, uint32_t most_operations) override {
     v1::WatchGenerationResponse event;
-    event.set_flight_record_request(record);
+    event.set_flight_record_request(request);
+    event.set_flight_record_operations(most_operations);
     Write(std::move(event));
   }
   void OnQuiesce(const v1::Quiesce& quiesce) override {
@@ -159,11 +160,13 @@ class FlightRecordUpload : public grpc::ServerUnaryReactor {
       return;
     }
     request_.clear_token();
-    coordinator_.Get()->async()->UploadFlightRecord(&client_, &request_, response_,
-                                                    [this](const grpc::Status& status) {
-                                                      coordinator_.OnEnd(rpc::FromGrpc(status));
-                                                      Finish(status);
-                                                    });
+    generations_.AddTimes(**found, request_.mutable_record());
+    const auto stub = coordinator_.Get();
+    stub->async()->UploadFlightRecord(&client_, &request_, response_,
+                                      [this, stub](const grpc::Status& status) {
+                                        coordinator_.OnEnd(rpc::FromGrpc(status), stub);
+                                        Finish(status);
+                                      });
   }
 
   Generations& generations_;

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "core/proto_time.h"
+#include "core/rpc/status_conversion.h"
 
 namespace meshrun::worker {
 namespace {
@@ -131,7 +132,7 @@ void BarrierCalls::OnAnswer(Call& answered, const grpc::Status& status) {
     for (auto& [id, waiting] : stay) Add(rest, id, std::move(waiting));
     Send(rest);
   } else {
-    for (auto& [id, waiting] : stay) waiting.entry.done(status);
+    for (auto& [id, waiting] : stay) waiting.entry.done(rpc::EndOf(status, cut));
   }
 }
 

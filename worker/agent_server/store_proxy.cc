@@ -1,6 +1,7 @@
 #include "worker/agent_server/store_proxy.h"
 
 #include <algorithm>
+#include <atomic>
 #include <functional>
 #include <type_traits>
 
@@ -37,7 +38,10 @@ class ForwardedCall : public grpc::ServerUnaryReactor {
     proxy_.loop().Post([this] { Forward(); });
   }
 
-  void OnCancel() override { client_.TryCancel(); }
+  void OnCancel() override {
+    cancelled_ = true;
+    client_.TryCancel();
+  }
   void OnDone() override { delete this; }
 
  private:
@@ -58,7 +62,7 @@ class ForwardedCall : public grpc::ServerUnaryReactor {
     }
     proxy_.Stamp(request_.mutable_fence());
     start_(&client_, &request_, response_,
-           [this](const grpc::Status& status) { OnAnswer(status); });
+           [this](const grpc::Status& status) { OnAnswer(rpc::EndOf(status, cancelled_)); });
   }
 
   void OnAnswer(const grpc::Status& status) {
@@ -79,6 +83,7 @@ class ForwardedCall : public grpc::ServerUnaryReactor {
   const Start start_;
   const std::string token_;
   grpc::ClientContext client_;
+  std::atomic<bool> cancelled_{false};
 };
 
 // A rank's call of EnterBarrier, which may travel with those of its neighbours.
@@ -143,9 +148,10 @@ void StoreProxy::Stamp(v1::Fence* fence) const {
   fence->set_term(0);
 }
 
-std::function<void(grpc::Status)> StoreProxy::Heeding(std::function<void(grpc::Status)> done) {
-  return [this, done = std::move(done)](const grpc::Status& status) {
-    stub_.OnEnd(rpc::FromGrpc(status));
+std::function<void(grpc::Status)> StoreProxy::Heeding(rpc::StubOf<v1::StoreService>::Stub used,
+                                                      std::function<void(grpc::Status)> done) {
+  return [this, used = std::move(used), done = std::move(done)](const grpc::Status& status) {
+    stub_.OnEnd(rpc::FromGrpc(status), used);
     if (status.error_code() != grpc::StatusCode::UNAUTHENTICATED) return done(status);
     done(rpc::ToGrpc(absl::UnavailableError("the coordinator refuses this host's daemon: " +
                                             status.error_message()),
@@ -179,7 +185,8 @@ void StoreProxy::EndWorld(const v1::Fence& fence) {
         *this, context, request, response,                                                         \
         [this](grpc::ClientContext* client, const v1::Method##Request* q, v1::Method##Response* r, \
                std::function<void(grpc::Status)> done) {                                           \
-          stub_.Get()->async()->Method(client, q, r, Heeding(std::move(done)));                    \
+          const auto stub = stub_.Get();                                                           \
+          stub->async()->Method(client, q, r, Heeding(stub, std::move(done)));                     \
         });                                                                                        \
   }
 

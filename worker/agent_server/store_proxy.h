@@ -33,7 +33,8 @@ class StoreProxy : public v1::StoreService::CallbackService {
         barriers_(loop, [this](grpc::ClientContext* client, const v1::EnterBarrierRequest* request,
                                v1::EnterBarrierResponse* response,
                                std::function<void(grpc::Status)> done) {
-          stub_.Get()->async()->EnterBarrier(client, request, response, Heeding(std::move(done)));
+          const auto stub = stub_.Get();
+          stub->async()->EnterBarrier(client, request, response, Heeding(stub, std::move(done)));
         }) {}
 
 #define MESHRUN_FORWARDED(Method)                                        \
@@ -75,9 +76,10 @@ class StoreProxy : public v1::StoreService::CallbackService {
   void EndWorld(const v1::Fence& fence);
 
  private:
-  // Wraps the `done` of a call to the coordinator. UNAUTHENTICATED is about this daemon's
-  // certificate and not about the rank, so the rank gets UNAVAILABLE and retries.
-  std::function<void(grpc::Status)> Heeding(std::function<void(grpc::Status)> done);
+  // Wraps the `done` of a call over `used` to the coordinator. UNAUTHENTICATED is about this
+  // daemon's certificate and not about the rank, so the rank gets UNAVAILABLE and retries.
+  std::function<void(grpc::Status)> Heeding(rpc::StubOf<v1::StoreService>::Stub used,
+                                            std::function<void(grpc::Status)> done);
 
   EventLoop& loop_;
   Generations& generations_;

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "core/job_spec.h"
+#include "core/os/boot_time.h"
 #include "core/os/routes.h"
 #include "core/rank_exit.h"
 #include "core/wait_messages.h"
@@ -87,8 +88,14 @@ void Generation::KeepNewVerdicts(v1::PeerNews* news) {
   while (verdicts_.size() > kMostVerdicts) verdicts_.erase(verdicts_.begin());
 }
 
-void Generation::AskForFlightRecords(uint64_t request) {
-  TellAll([&](GenerationWatcher& watcher, int) { watcher.OnFlightRecordWanted(request); });
+std::set<int> Generation::AskForFlightRecords(uint64_t request, uint32_t most_operations) {
+  asked_for_records_ = os::BootTimeNow();
+  std::set<int> asked;
+  TellAll([&](GenerationWatcher& watcher, int rank) {
+    asked.insert(rank);
+    watcher.OnFlightRecordWanted(request, most_operations);
+  });
+  return asked;
 }
 
 void Generation::TellQuiesce(const v1::Quiesce& quiesce) {
@@ -238,9 +245,33 @@ v1::WaitReport Generation::Shorten(v1::WaitReport report) {
   return report;
 }
 
+void Generation::KeepSteps(int rank, const v1::ProcessProgress& progress) {
+  for (const v1::StepTime& step : progress.steps()) KeepStep(step, &steps_[rank]);
+}
+
+const std::deque<v1::StepTime>& Generation::StepsOf(int rank) const {
+  static const std::deque<v1::StepTime> kNone;
+  const auto found = steps_.find(rank);
+  return found == steps_.end() ? kNone : found->second;
+}
+
 void Generation::MergeRankProgress(int rank, const v1::Progress& progress) {
-  MergeProgress(progress, &progress_[rank]);
+  v1::Progress& known = progress_[rank];
+  const bool had_step = known.has_step() && known.has_step_at_nanos();
+  const int64_t step = known.step();
+  const int64_t at = known.step_at_nanos();
+  MergeProgress(progress, &known);
+  if (had_step && known.has_step_at_nanos() && known.step() > step && known.step_at_nanos() > at) {
+    step_seconds_[rank] = static_cast<double>(known.step_at_nanos() - at) * 1e-9 /
+                          static_cast<double>(known.step() - step);
+  }
   progress_changed_.insert(rank);
+}
+
+std::optional<double> Generation::StepSeconds(int rank) const {
+  const auto found = step_seconds_.find(rank);
+  if (found == step_seconds_.end()) return std::nullopt;
+  return found->second;
 }
 
 std::optional<v1::ProgressReport> Generation::TakeProgress() {

@@ -7,6 +7,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
@@ -29,7 +30,7 @@ class GenerationWatcher {
   virtual ~GenerationWatcher() = default;
   virtual void OnStopping(const std::string& reason) = 0;
   virtual void OnNews(const v1::PeerNews& news) = 0;
-  virtual void OnFlightRecordWanted(uint64_t request) = 0;
+  virtual void OnFlightRecordWanted(uint64_t request, uint32_t most_operations) = 0;
   virtual void OnQuiesce(const v1::Quiesce& quiesce) = 0;
   virtual void OnNewGeneration(const v1::RegisterRankResponse& place) = 0;
   virtual void OnEnded() = 0;
@@ -46,7 +47,10 @@ class Generation {
   void TellStopping(const std::string& reason);
   // From the coordinator, for the ranks here.
   void Tell(const v1::PeerNews& told);
-  void AskForFlightRecords(uint64_t request);
+  // Returns the ranks that are asked.
+  std::set<int> AskForFlightRecords(uint64_t request, uint32_t most_operations);
+  // When that was done last, CLOCK_BOOTTIME.
+  std::chrono::nanoseconds asked_for_records() const { return asked_for_records_; }
   void TellQuiesce(const v1::Quiesce& quiesce);
   // Those of its ranks whose processes `next` leaves out are about to be stopped.
   void TellLeftOut(const std::vector<ProcessName>& processes, uint64_t next);
@@ -85,7 +89,15 @@ class Generation {
   // What a rank is told of its place.
   v1::RegisterRankResponse PlaceOf(int rank, const std::string& node_name) const;
 
+  // The last steps of a rank, for people.
+  void KeepSteps(int rank, const v1::ProcessProgress& progress);
+  const std::deque<v1::StepTime>& StepsOf(int rank) const;
+
   void MergeRankProgress(int rank, const v1::Progress& progress);
+  // What its ranks have said so far, by rank, and how long a step took between the last two reports
+  // of one.
+  const std::map<int, v1::Progress>& progress() const { return progress_; }
+  std::optional<double> StepSeconds(int rank) const;
   // What changed since the last call; absent when nothing did.
   std::optional<v1::ProgressReport> TakeProgress();
   // Marks everything as changed: for a coordinator that may have missed it.
@@ -122,7 +134,10 @@ class Generation {
   bool stopping_ = false;
   std::string stop_reason_;
   std::map<int, v1::Progress> progress_;
+  std::map<int, std::deque<v1::StepTime>> steps_;
+  std::chrono::nanoseconds asked_for_records_{0};
   std::set<int> progress_changed_;
+  std::map<int, double> step_seconds_;
   std::map<int, v1::WaitReport> waiting_;
   std::set<uint64_t> sent_groups_;
   // Ranks that the watchers were told of.

@@ -60,7 +60,7 @@ void Generations::Handle(const v1::OpenSessionResponse& message) {
   } else if (message.has_peer_news()) {
     generation.Tell(message.peer_news());
   } else if (message.has_collect_flight_records()) {
-    generation.AskForFlightRecords(message.collect_flight_records().request());
+    CollectFlightRecords(generation, message.collect_flight_records());
   } else if (message.has_dump()) {
     Dump(generation, message.dump());
   } else if (message.has_collect_stacks()) {

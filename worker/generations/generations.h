@@ -30,6 +30,7 @@
 #include "core/ids.h"
 #include "meshrun/v1/session.pb.h"
 #include "meshrun/v1/stack.pb.h"
+#include "worker/clock/coordinator_clock.h"
 #include "worker/dumps/stack_requests.h"
 #include "worker/event_loop/event_loop.h"
 #include "worker/files/file_tasks.h"
@@ -41,6 +42,7 @@
 #include "worker/launch/job_limits.h"
 #include "worker/launch/rank_environment.h"
 #include "worker/logs/retention.h"
+#include "worker/metrics/host_metrics.h"
 
 namespace meshrun::worker {
 
@@ -80,6 +82,9 @@ class Generations {
     AgentSocket::OnConnection on_agent_connection;
     // To the coordinator, without node and incarnation; lost where it does not answer.
     std::function<void(v1::UploadStackRequest)> upload_stack;
+    std::function<void(v1::UploadFlightRecordRequest)> upload_flight_record;
+    // How the coordinator's clock stands to this host's; absent: not known yet.
+    std::function<std::optional<CoordinatorClock::Comparison>()> clock;
     // What supervisors are told: until when their ranks may run.
     std::function<v1::SupervisorPing()> ping;
   };
@@ -101,6 +106,9 @@ class Generations {
   std::vector<v1::RunningGeneration> Running() const;
   // A message for each of those that have been started and have not ended.
   std::vector<v1::OpenSessionRequest> Details() const;
+
+  // The ranks whose processes run now, for metrics.
+  std::vector<RunningRank> RunningRanks() const;
 
   // Renews every supervisor's lease.
   void PingAll();
@@ -142,6 +150,9 @@ class Generations {
   void ReportWait(Generation& generation, const v1::WaitReport& report);
   void WithdrawWait(Generation& generation, int rank);
   void ReportProgress(Generation& generation, int rank, const v1::Progress& progress);
+  // Adds what this host knows beside the rank: how its clock stands to the coordinator's, and its
+  // last steps.
+  void AddTimes(const Generation& generation, v1::FlightRecord* record) const;
   // The flight record that Dump has asked a rank for.
   void WriteFlightRecord(const Generation& generation, const v1::FlightRecord& record);
   // True while the process that was started as this rank may add to its output.
@@ -214,7 +225,8 @@ class Generations {
   void OnUnready(RankProcesses& processes, const v1::ProgramFound& why);
   void OnStarted(RankProcesses& processes, uint64_t generation);
   void OnExit(RankProcesses& processes, const ProcessName& name, const v1::RankExit& exit);
-  void OnProgress(RankProcesses& processes, const ProcessName& name, const v1::Progress& progress);
+  void OnProgress(RankProcesses& processes, const ProcessName& name,
+                  const v1::ProcessProgress& progress);
   void OnEnded(RankProcesses& processes);
   void SendStarted(const Key& key);
   void SendExit(const Key& key, const v1::RankExit& exit);
@@ -241,6 +253,9 @@ class Generations {
   // generations_dumps.cc
   // Writes what the ranks' processes do right now into files beside their logs, and uploads where
   // they stand if that is asked for.
+  void CollectFlightRecords(Generation& generation, const v1::CollectFlightRecords& command);
+  // In place of a rank's own record.
+  void AnswerForRank(const Generation& generation, uint64_t request, int rank, std::string why);
   void Dump(Generation& generation, const v1::Dump& dump);
   // Looks where ranks stand, and uploads it.
   void CollectStacks(const Generation& generation, const v1::CollectStacks& command);

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "core/log.h"
+#include "core/os/boot_time.h"
 #include "core/os/files.h"
 #include "core/proto_time.h"
 #include "core/utf8.h"
@@ -18,6 +19,9 @@ namespace {
 constexpr std::chrono::seconds kDumpTime(8);
 // How long a coordinator waits that does not say so.
 constexpr std::chrono::seconds kStackTime(20);
+// A rank that listens answers at once, where it has anything to say.
+constexpr std::chrono::seconds kRecordTime(2);
+constexpr char kNoRecord[] = "it has no process group on ucx, or stands still";
 // Most bytes of what is uploaded.
 constexpr size_t kMostText = size_t{256} << 10;
 constexpr size_t kMostPlace = 1024;
@@ -74,7 +78,7 @@ void Generations::Dump(Generation& generation, const v1::Dump& dump) {
   log::Warning(
       "writing down what the ranks of a job do",
       {{"job", fence.job_id()}, {"generation", fence.generation()}, {"reason", dump.reason()}});
-  generation.AskForFlightRecords(kDumpRequest | fence.generation());
+  generation.AskForFlightRecords(kDumpRequest | fence.generation(), 0);
   const std::map<int, v1::RankExit> exits = generation.Exits();
   for (const auto& [rank, pid] : generation.Pids()) {
     if (exits.contains(rank)) continue;
@@ -140,6 +144,67 @@ void Generations::CollectStacks(const Generation& generation, const v1::CollectS
                   UploadStack(fence, request, ToMessage(rank, stack));
                 });
   }
+}
+
+void Generations::CollectFlightRecords(Generation& generation,
+                                       const v1::CollectFlightRecords& command) {
+  const std::set<int> asked =
+      generation.AskForFlightRecords(command.request(), command.most_operations());
+  if (!command.all_ranks()) return;
+  const std::map<int, v1::RankExit> exits = generation.Exits();
+  for (const v1::RankAssignment& place : generation.record().prepare().ranks()) {
+    if (asked.contains(place.rank())) continue;
+    AnswerForRank(generation, command.request(), place.rank(),
+                  exits.contains(place.rank()) ? "it has ended" : kNoRecord);
+  }
+  const Key key = {generation.fence().job_id(), generation.fence().generation()};
+  host_.loop.After(kRecordTime, [this, key, asked, request = command.request()] {
+    const Entry* const entry = Find(key);
+    if (entry == nullptr) return;
+    // The coordinator takes no second answer.
+    for (const int rank : asked) AnswerForRank(*entry->generation, request, rank, kNoRecord);
+  });
+}
+
+void Generations::AnswerForRank(const Generation& generation, uint64_t request, int rank,
+                                std::string why) {
+  v1::UploadFlightRecordRequest upload;
+  upload.mutable_fence()->set_job_id(generation.fence().job_id());
+  upload.mutable_fence()->set_generation(generation.fence().generation());
+  upload.set_request(request);
+  v1::FlightRecord& record = *upload.mutable_record();
+  record.set_rank(rank);
+  record.set_error(std::move(why));
+  record.set_steady_nanos(os::BootTimeNow().count());
+  record.set_boottime_nanos(record.steady_nanos());
+  AddTimes(generation, &record);
+  handler_.upload_flight_record(std::move(upload));
+}
+
+void Generations::AddTimes(const Generation& generation, v1::FlightRecord* record) const {
+  const std::deque<v1::StepTime>& steps = generation.StepsOf(record->rank());
+  record->mutable_steps()->Assign(steps.begin(), steps.end());
+  const auto clock = handler_.clock();
+  if (!clock || record->boottime_nanos() == 0) return;
+  // Processes of a host share the clock, except where one of them is shown another one (faketime,
+  // a time namespace). The rank read it after it was asked, and before now.
+  const std::chrono::nanoseconds now = os::BootTimeNow();
+  const std::chrono::nanoseconds asked = generation.asked_for_records();
+  const std::chrono::nanoseconds said(record->boottime_nanos());
+  std::chrono::nanoseconds offset = clock->offset;
+  std::chrono::nanoseconds error = clock->error;
+  if (said > now || said < asked) {
+    const std::chrono::nanoseconds answer = (now - asked) / 2;
+    offset += asked + answer - said;
+    error += answer;
+  }
+  // The steps' times are of this host's clock, those of the record of the rank's steady one.
+  for (v1::StepTime& step : *record->mutable_steps()) {
+    step.set_at_nanos(step.at_nanos() + clock->offset.count());
+  }
+  record->mutable_clock()->set_offset_nanos(
+      (offset + said - std::chrono::nanoseconds(record->steady_nanos())).count());
+  record->mutable_clock()->set_error_nanos(error.count());
 }
 
 void Generations::WriteFlightRecord(const Generation& generation, const v1::FlightRecord& record) {

@@ -1,4 +1,5 @@
 // What this host's generations report to the coordinator.
+#include <iterator>
 #include <utility>
 
 #include "core/log.h"
@@ -24,9 +25,9 @@ RankProcesses::Handler Generations::ProcessesHandler() {
                            uint64_t generation) { OnStarted(processes, generation); },
       .on_exit = [this](RankProcesses& processes, const ProcessName& name,
                         const v1::RankExit& exit) { OnExit(processes, name, exit); },
-      .on_progress = [this](
-                         RankProcesses& processes, const ProcessName& name,
-                         const v1::Progress& progress) { OnProgress(processes, name, progress); },
+      .on_progress =
+          [this](RankProcesses& processes, const ProcessName& name,
+                 const v1::ProcessProgress& progress) { OnProgress(processes, name, progress); },
       .on_ended = [this](RankProcesses& processes) { OnEnded(processes); },
   };
 }
@@ -99,15 +100,45 @@ void Generations::OnExit(RankProcesses& processes, const ProcessName& name,
 }
 
 void Generations::OnProgress(RankProcesses& processes, const ProcessName& name,
-                             const v1::Progress& progress) {
+                             const v1::ProcessProgress& progress) {
   Entry* const entry = Current(processes);
   const auto rank = entry ? entry->generation->RankOf(name) : std::nullopt;
-  if (rank) ReportProgress(*entry->generation, *rank, progress);
+  if (!rank) return;
+  entry->generation->KeepSteps(*rank, progress);
+  ReportProgress(*entry->generation, *rank, progress.progress());
 }
 
 void Generations::ReportProgress(Generation& generation, int rank, const v1::Progress& progress) {
   generation.MergeRankProgress(rank, progress);
   ScheduleProgress();
+}
+
+std::vector<RunningRank> Generations::RunningRanks() const {
+  std::vector<RunningRank> out;
+  for (auto it = entries_.begin(); it != entries_.end(); ++it) {
+    const Generation& generation = *it->second.generation;
+    if (!generation.started() || generation.ended()) continue;
+    // Those of an earlier generation live on in the next one of their job.
+    const auto next = std::next(it);
+    if (next != entries_.end() && next->first.first == it->first.first &&
+        next->second.generation->started()) {
+      continue;
+    }
+    const std::map<int, v1::RankExit> exits = generation.Exits();
+    for (const v1::RankAssignment& rank : generation.record().prepare().ranks()) {
+      if (exits.contains(rank.rank())) continue;
+      RunningRank& running = out.emplace_back();
+      running.job_id = it->first.first;
+      running.rank = rank.rank();
+      running.user = generation.record().prepare().submitter();
+      if (const auto said = generation.progress().find(rank.rank());
+          said != generation.progress().end()) {
+        running.progress = said->second;
+      }
+      running.step_seconds = generation.StepSeconds(rank.rank());
+    }
+  }
+  return out;
 }
 
 void Generations::OnEnded(RankProcesses& processes) {

@@ -256,7 +256,7 @@ void RankProcesses::OnMessage(const v1::SupervisorResponse& response) {
       break;
     case v1::SupervisorResponse::kProgress:
       for (const v1::ProcessProgress& progress : response.progress().progress())
-        handler_.on_progress(*this, NameIn(progress), progress.progress());
+        handler_.on_progress(*this, NameIn(progress), progress);
       break;
     case v1::SupervisorResponse::kEnded:
       End();

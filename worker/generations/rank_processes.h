@@ -40,7 +40,7 @@ class RankProcesses {
     // All processes of the generation have been started, or have lived on into it.
     std::function<void(RankProcesses&, uint64_t generation)> on_started;
     std::function<void(RankProcesses&, const ProcessName&, const v1::RankExit&)> on_exit;
-    std::function<void(RankProcesses&, const ProcessName&, const v1::Progress&)> on_progress;
+    std::function<void(RankProcesses&, const ProcessName&, const v1::ProcessProgress&)> on_progress;
     std::function<void(RankProcesses&)> on_ended;
   };
 

@@ -69,9 +69,9 @@ class AgentWatch final : public PeerWatch {
       outlet->tell(Superseded{fmt::format(
           "generation {} of this job is over: its ranks go on in generation {}", own, generation)});
     };
-    news.flight_record = [outlet = outlet_] {
+    news.flight_record = [outlet = outlet_](int most_operations) {
       std::string record;
-      outlet->tell(RecordWanted{[&](const std::string& json) { record = json; }});
+      outlet->tell(RecordWanted{most_operations, [&](const std::string& json) { record = json; }});
       return record;
     };
     news.on_verdict = [outlet = outlet_](const WaitVerdict& verdict) { outlet->tell(verdict); };
@@ -81,8 +81,9 @@ class AgentWatch final : public PeerWatch {
   void report(const WaitReport& report) override { set_blocked(report); }
   bool sees_ends() const override { return true; }
   void withdraw(int) override { set_blocked(std::nullopt); }
-  void under_way(SteadyNanos total) override {
+  void under_way(SteadyNanos total, int64_t sent_bytes) override {
     agent_->AddWaited(total - std::exchange(under_way_, total));
+    agent_->AddSent(static_cast<uint64_t>(sent_bytes - std::exchange(sent_bytes_, sent_bytes)));
   }
 
   void stop() override {
@@ -141,7 +142,9 @@ class AgentWatch final : public PeerWatch {
   const std::shared_ptr<agent::Agent> agent_;
   const std::shared_ptr<Outlet> outlet_ = std::make_shared<Outlet>();
   std::thread thread_;
-  SteadyNanos under_way_{0};  // the engine's lock guards it
+  // The engine's lock guards both.
+  SteadyNanos under_way_{0};
+  int64_t sent_bytes_ = 0;
   Mutex mu_;
   CondVar changed_;
   std::optional<WaitReport> blocked_ MESHRUN_GUARDED_BY(mu_);

@@ -64,6 +64,11 @@ class FakeDaemon : public v1::AgentService::Service, public v1::StoreService::Se
     asked_ = request;
     changed_.notify_all();
   }
+  // Whether a listener has been told.
+  bool has_asked() {
+    std::lock_guard lock(mu_);
+    return asked_ == 0;
+  }
   std::vector<v1::UploadFlightRecordRequest> uploads() {
     std::lock_guard lock(mu_);
     return uploads_;

@@ -279,7 +279,7 @@ TEST_F(BlockedRanksTest, WhoAsksGetsTheRecordsOfAllGroups) {
   const auto group = join(first, "a", 0, 1), other = join(first, "b", 0, 1);
   EXPECT_TRUE(other->wait(*other->submit(barrier())));
   std::string json;
-  listener(RecordWanted{[&](const std::string& records) { json = records; }});
+  listener(RecordWanted{.tell = [&](const std::string& records) { json = records; }});
   EXPECT_THAT(json, testing::StartsWith("{\"now_ms\":"));
   EXPECT_THAT(json, HasSubstr(",\"groups\":[{\"group\":\"a\",\"operations\":[]},{\"group\":\"b\""));
   EXPECT_THAT(json, HasSubstr("\"operation\":\"barrier\",\"state\":\"done\""));

@@ -23,7 +23,7 @@ FlightRecord record(uint64_t sequence) {
 TEST(FlightRecorderTest, KeepsTheLastRecordsOldestFirst) {
   FlightRecorder recorder("world");
   for (uint64_t i = 1; i <= FlightRecorder::kRecords + 10; ++i) recorder.put(record(i));
-  const auto records = recorder.records();
+  const auto records = recorder.records(FlightRecorder::kRecords);
   ASSERT_EQ(records.size(), static_cast<size_t>(FlightRecorder::kRecords));
   EXPECT_EQ(records.front().sequence, 11u);
   EXPECT_EQ(records.back().sequence, FlightRecorder::kRecords + 10u);
@@ -34,10 +34,11 @@ TEST(FlightRecorderTest, AdvancingAnOverwrittenRecordTouchesNoOther) {
   const uint64_t first = recorder.put(record(1));
   for (int i = 2; i <= FlightRecorder::kRecords; ++i) recorder.put(record(i));
   recorder.advance(first, OperationState::kDone, SteadyNanos(5));
-  EXPECT_EQ(recorder.records().front().state, OperationState::kDone);
+  EXPECT_EQ(recorder.records(FlightRecorder::kRecords).front().state, OperationState::kDone);
   recorder.put(record(1000));
   recorder.advance(first, OperationState::kFailed, SteadyNanos(5));
-  for (const FlightRecord& r : recorder.records()) EXPECT_EQ(r.state, OperationState::kQueued);
+  for (const FlightRecord& r : recorder.records(FlightRecorder::kRecords))
+    EXPECT_EQ(r.state, OperationState::kQueued);
 }
 
 TEST(FlightRecorderTest, ItsJsonSaysWhatARankWasDoing) {

@@ -222,11 +222,11 @@ Counters Engine::Impl::counters() {
   return counters;
 }
 
-std::string Engine::Impl::flight_records() {
+std::string Engine::Impl::flight_records(int most) {
   // Written as text without the lock.
   std::vector<std::string> groups;
   for (const auto& [name, records] :
-       locked([](const Executor& executor) { return executor.flight_records(); })) {
+       locked([most](const Executor& executor) { return executor.flight_records(most); })) {
     groups.push_back(to_json(name, records));
   }
   return fmt::format("{{\"now_ms\":{},\"groups\":[{}]}}",
@@ -236,7 +236,7 @@ std::string Engine::Impl::flight_records() {
 void Engine::Impl::heard(const PeerNews& news) {
   if (const auto* wanted = std::get_if<RecordWanted>(&news)) {
     try {
-      return wanted->tell(flight_records());
+      return wanted->tell(flight_records(wanted->most_operations));
     } catch (const std::exception& error) {
       log::Warning("a flight record was not told", {{"error", error.what()}});
       return;
@@ -299,8 +299,8 @@ std::optional<std::string> Engine::join(const GroupConfig& config,
 
 Counters Engine::counters() const { return impl_->is_forked() ? Counters() : impl_->counters(); }
 
-std::string Engine::flight_records() const {
-  return impl_->is_forked() ? R"({"now_ms":0,"groups":[]})" : impl_->flight_records();
+std::string Engine::flight_records(int most) const {
+  return impl_->is_forked() ? R"({"now_ms":0,"groups":[]})" : impl_->flight_records(most);
 }
 
 }  // namespace meshrun::ucx

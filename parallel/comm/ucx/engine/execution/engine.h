@@ -177,8 +177,9 @@ class Engine : public std::enable_shared_from_this<Engine> {
                                   std::shared_ptr<Group>* group);
 
   Counters counters() const;
-  // {"now_ms": ..., "groups": [what Group::flight_record() gives, ...]}
-  std::string flight_records() const;
+  // {"now_ms": ..., "groups": [what Group::flight_record() gives, ...]}; `most`: operations of each
+  // group, 0: as many as there.
+  std::string flight_records(int most = 0) const;
 
  private:
   friend class Group;

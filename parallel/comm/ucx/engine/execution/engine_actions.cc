@@ -32,7 +32,8 @@ Actions Engine::Impl::collect() {
   Actions actions = executor_->take();
   const bool is_whole = changes([&]() MESHRUN_REQUIRES(mu_) {
     if (!actions.finished.empty() && parked_callers_ > 0) callers_cv_.NotifyAll();
-    if (!actions.finished.empty() && watch_ != nullptr) watch_->under_way(executor_->under_way());
+    if (!actions.finished.empty() && watch_ != nullptr)
+      watch_->under_way(executor_->under_way(), executor_->sent_bytes());
     if (std::exchange(has_deferred_, false)) actions.append(deferred_.take());
     if (actions.seldom != nullptr) {
       std::vector<Actions::LookUp>& look_ups = actions.seldom->look_ups;

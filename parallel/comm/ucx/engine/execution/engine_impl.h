@@ -55,7 +55,7 @@ class Engine::Impl {
   void found(uint32_t group, int rank, const std::optional<AddressRecord>& record,
              const std::string& reason) MESHRUN_EXCLUDES(mu_);
   void heard(const PeerNews& news) MESHRUN_EXCLUDES(mu_);
-  std::string flight_records() MESHRUN_EXCLUDES(mu_);
+  std::string flight_records(int most) MESHRUN_EXCLUDES(mu_);
   // `read` is given the executor.
   template <typename Read>
   auto locked(Read read) MESHRUN_EXCLUDES(mu_) {

@@ -212,10 +212,11 @@ const FlightRecorder& Executor::flight_recorder(uint32_t number) const {
   return group(number).recorder;
 }
 
-std::vector<std::pair<std::string, std::vector<FlightRecord>>> Executor::flight_records() const {
+std::vector<std::pair<std::string, std::vector<FlightRecord>>> Executor::flight_records(
+    int most) const {
   std::vector<std::pair<std::string, std::vector<FlightRecord>>> all;
   for (const auto& [number, g] : groups_) {
-    all.emplace_back(g->recorder.group_name(), g->recorder.records());
+    all.emplace_back(g->recorder.group_name(), g->recorder.records(most));
   }
   return all;
 }

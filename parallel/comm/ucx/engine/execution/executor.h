@@ -126,9 +126,10 @@ class Executor : private StepScheduler::Listener {
   // The number of the group's last collective; 0: none yet.
   uint64_t sequence(uint32_t group) const;
   const FlightRecorder& flight_recorder(uint32_t group) const;
-  // Names and records of all groups' recorders.
-  std::vector<std::pair<std::string, std::vector<FlightRecord>>> flight_records() const;
+  // Names of all groups' recorders, and of each the last `most` records; 0: kShown.
+  std::vector<std::pair<std::string, std::vector<FlightRecord>>> flight_records(int most) const;
   Counters counters() const { return counters_; }
+  int64_t sent_bytes() const { return counters_.sent_bytes; }
   // Processes on this host, this one and those met so far.
   int local_ranks() const { return connections_.local_ranks(); }
   Transport& transport() { return *transport_; }

@@ -62,11 +62,17 @@ const char* name_of(OperationState state) {
   return "unknown";
 }
 
-FlightRecorder::FlightRecorder(std::string group_name) : group_name_(std::move(group_name)) {}
+FlightRecorder::FlightRecorder(std::string group_name) : group_name_(std::move(group_name)) {
+  ring_.reserve(kRecords);
+}
 
 uint64_t FlightRecorder::put(const FlightRecord& record) {
   MutexLock lock(mu_);
-  ring_[count_ % kRecords] = record;
+  if (count_ < kRecords) {
+    ring_.push_back(record);
+  } else {
+    ring_[count_ % kRecords] = record;
+  }
   return count_++;
 }
 
@@ -79,10 +85,11 @@ void FlightRecorder::advance(uint64_t ticket, OperationState state, SteadyNanos 
   if (state >= OperationState::kDone) record.finished = now;
 }
 
-std::vector<FlightRecord> FlightRecorder::records() const {
+std::vector<FlightRecord> FlightRecorder::records(int most) const {
+  const auto wanted = static_cast<uint64_t>(most > 0 ? std::min(most, kRecords) : kShown);
   MutexLock lock(mu_);
   std::vector<FlightRecord> records;
-  for (uint64_t i = count_ - std::min<uint64_t>(count_, kRecords); i < count_; ++i) {
+  for (uint64_t i = count_ - std::min(count_, wanted); i < count_; ++i) {
     records.push_back(ring_[i % kRecords]);
   }
   return records;

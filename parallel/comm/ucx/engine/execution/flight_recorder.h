@@ -1,4 +1,5 @@
-// The last 256 operations of each group: what a rank was doing, for the day that something hangs.
+// The last operations of each group: what a rank was doing, for the day that something hangs, and
+// for `meshrun trace`.
 //
 // Written by the executor as operations advance; fixed memory, no allocation, a few stores each.
 // Thread-safe. Dumped on a timeout, on a lost peer, and when the agent asks
@@ -47,7 +48,9 @@ struct FlightRecord {
 
 class FlightRecorder {
  public:
-  static constexpr int kRecords = 256;
+  // What is kept, and what is shown unless more is asked for.
+  static constexpr int kRecords = 1024;
+  static constexpr int kShown = 256;
 
   explicit FlightRecorder(std::string group_name);
 
@@ -57,8 +60,8 @@ class FlightRecorder {
   void advance(uint64_t ticket, OperationState state, SteadyNanos now) MESHRUN_EXCLUDES(mu_);
 
   const std::string& group_name() const { return group_name_; }
-  // Oldest first.
-  std::vector<FlightRecord> records() const MESHRUN_EXCLUDES(mu_);
+  // The last `most`, oldest first; 0: kShown.
+  std::vector<FlightRecord> records(int most = 0) const MESHRUN_EXCLUDES(mu_);
   // One JSON object: {"group": ..., "operations": [{"sequence": 17, "operation": "all_reduce",
   // ...}]}
   std::string to_json() const;
@@ -67,7 +70,8 @@ class FlightRecorder {
   const std::string group_name_;
   mutable Mutex mu_;
   uint64_t count_ MESHRUN_GUARDED_BY(mu_) = 0;
-  std::array<FlightRecord, kRecords> ring_ MESHRUN_GUARDED_BY(mu_);
+  // Has room for kRecords from the start, and touches it as records come.
+  std::vector<FlightRecord> ring_ MESHRUN_GUARDED_BY(mu_);
 };
 
 // As FlightRecorder::to_json.

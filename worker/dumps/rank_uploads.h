@@ -1,4 +1,5 @@
-// Stacks of ranks on their way to the coordinator: each by a call of its own, beside the session.
+// Stacks and flight records of ranks on their way to the coordinator: each by a call of its own,
+// beside the session.
 #pragma once
 
 #include <chrono>
@@ -12,13 +13,13 @@
 
 namespace meshrun::worker {
 
-class StackUploads {
+class RankUploads {
  public:
   // Whoever asked has given up after this.
   static constexpr std::chrono::seconds kTimeout{10};
 
-  StackUploads(std::shared_ptr<rpc::RenewedChannel> channel, std::string node_id,
-               uint64_t incarnation)
+  RankUploads(std::shared_ptr<rpc::RenewedChannel> channel, std::string node_id,
+              uint64_t incarnation)
       : stub_(std::make_shared<rpc::StubOf<v1::SessionService>>(std::move(channel))),
         node_id_(std::move(node_id)),
         incarnation_(incarnation) {}
@@ -26,6 +27,7 @@ class StackUploads {
   // Adds node and incarnation. Does not wait. What the coordinator does not take is lost.
   // Thread-safe.
   void Send(v1::UploadStackRequest request);
+  void Send(v1::UploadFlightRecordRequest request);
 
  private:
   const std::shared_ptr<rpc::StubOf<v1::SessionService>> stub_;

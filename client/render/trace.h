@@ -1,0 +1,42 @@
+// One picture of what all ranks of a job did: their steps, their collectives and the events of the
+// control plane, on one time axis, in the format of Chrome's trace viewer and of Perfetto. Pure.
+//
+//   process    a rank; one more is the coordinator
+//   thread     "steps", then one for each process group, and more where its operations overlap
+//   slice      a step; a collective from its call to its end, with bytes, dtype, group and number
+//              in its arguments, and in it the time until all ranks had come ("waits for ranks")
+//   instant    an event of the job, as of `meshrun events`
+//
+// Times are microseconds since the trace begins. Every host compares its clock with the
+// coordinator's by heartbeats (FlightRecord.clock): that puts the ranks on one axis.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "meshrun/v1/job.pb.h"
+#include "meshrun/v1/job_service.pb.h"
+
+namespace meshrun::client {
+
+struct JobTrace {
+  std::string json;
+  // Steps that every rank with steps has in the trace; none: no rank reports steps.
+  int64_t first_step = 0;
+  int64_t last_step = -1;
+  int steps = 0;
+  int ranks = 0;
+  size_t collectives = 0;
+  // The largest error of a rank's clock, in seconds; of those that are compared.
+  double clock_error_seconds = 0;
+  // For people: what is missing, and why.
+  std::vector<std::string> notes;
+};
+
+// `records`: an answer for each rank. At least the last `steps` steps that all ranks which report
+// steps have reported, where they have kept so many; of a job without steps, all that they have
+// kept.
+JobTrace MakeTrace(const v1::Job& job, const std::vector<v1::GetFlightRecordsResponse>& records,
+                   const std::vector<v1::ClusterEvent>& events, int steps);
+
+}  // namespace meshrun::client

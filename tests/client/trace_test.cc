@@ -1,0 +1,181 @@
+#include "client/render/trace.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "core/proto_time.h"
+
+namespace meshrun::client {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using Json = nlohmann::json;
+
+constexpr int64_t kMilli = 1'000'000;
+
+v1::Job Job(int ranks) {
+  v1::Job job;
+  job.set_job_id("geoid-a");
+  job.set_world_size(static_cast<uint32_t>(ranks));
+  for (int rank = 0; rank < ranks; ++rank) job.add_ranks()->set_node_name("node-a");
+  return job;
+}
+
+// A rank whose own clock is `offset_ms` behind the coordinator's, with a step each 10 ms from
+// 1000 ms on, on the coordinator's clock.
+v1::GetFlightRecordsResponse Rank(int rank, int64_t offset_ms, int steps, const Json& operations) {
+  v1::GetFlightRecordsResponse answer;
+  answer.set_now_nanos(5000 * kMilli);
+  *answer.mutable_now() = ToProtoTimestamp(std::chrono::seconds(1'700'000'005));
+  v1::FlightRecord& record = *answer.mutable_record();
+  record.set_rank(rank);
+  record.mutable_clock()->set_offset_nanos(offset_ms * kMilli);
+  record.mutable_clock()->set_error_nanos(kMilli / 2);
+  const Json json = {{"now_ms", 1500.0 - static_cast<double>(offset_ms)},
+                     {"groups", {{{"group", "world"}, {"operations", operations}}}}};
+  record.set_json(json.dump());
+  for (int step = 1; step <= steps; ++step) {
+    v1::StepTime& time = *record.add_steps();
+    time.set_step(step);
+    time.set_at_nanos((1000 + 10 * step) * kMilli);
+  }
+  return answer;
+}
+
+Json Operation(int sequence, double submitted, double checked, double finished) {
+  return {{"sequence", sequence},  {"operation", "all_reduce"}, {"bytes", 4096},
+          {"dtype", "float32"},    {"state", "done"},           {"submitted_ms", submitted},
+          {"checked_ms", checked}, {"finished_ms", finished}};
+}
+
+std::vector<Json> Events(const JobTrace& trace, const std::string& category) {
+  std::vector<Json> events;
+  const Json json = Json::parse(trace.json);
+  for (const Json& event : json["traceEvents"]) {
+    if (event.value("cat", "") == category) events.push_back(event);
+  }
+  return events;
+}
+
+TEST(TraceTest, RanksWithOtherClocksMeetOnOneAxis) {
+  // The same collective, on clocks that are 900 ms and 3900 ms behind.
+  const JobTrace trace =
+      MakeTrace(Job(2),
+                {Rank(0, 900, 5, Json::array({Operation(7, 141, 143, 144)})),
+                 Rank(1, 3900, 5, Json::array({Operation(7, -2857, -2857, -2856)}))},
+                {}, 2);
+  EXPECT_EQ(trace.first_step, 4);
+  EXPECT_EQ(trace.last_step, 5);
+  EXPECT_EQ(trace.collectives, 2u);
+  EXPECT_THAT(trace.notes, IsEmpty());
+  const std::vector<Json> collectives = Events(trace, "collective");
+  ASSERT_EQ(collectives.size(), 2u);
+  // The trace begins with step 4, at 1030 ms.
+  EXPECT_DOUBLE_EQ(collectives[0]["ts"], 11'000);
+  EXPECT_DOUBLE_EQ(collectives[0]["dur"], 3'000);
+  EXPECT_DOUBLE_EQ(collectives[1]["ts"], 13'000);
+  EXPECT_DOUBLE_EQ(collectives[1]["dur"], 1'000);
+  EXPECT_EQ(collectives[0]["args"]["bytes"], 4096);
+  EXPECT_EQ(collectives[0]["args"]["group"], "world");
+  // Rank 0 waited for rank 1.
+  const std::vector<Json> waits = Events(trace, "wait");
+  ASSERT_EQ(waits.size(), 1u);
+  EXPECT_EQ(waits[0]["pid"], 0);
+  EXPECT_DOUBLE_EQ(waits[0]["dur"], 2'000);
+}
+
+// The record is the rank's own.
+TEST(TraceTest, ARecordWithOtherTypesAndNumbersBeyondAllTimesIsShownAsFarAsItGoes) {
+  Json named = Operation(1, 1041, 1042, 1043);
+  named["operation"] = 7;
+  Json endless = Operation(2, 1044, 1e300, -1e300);
+  v1::GetFlightRecordsResponse rank =
+      Rank(0, 0, 5, Json::array({named, endless, Operation(3, 1e300, 1, 2)}));
+  Json json = Json::parse(rank.record().json());
+  json["groups"][0]["group"] = {1, 2};
+  rank.mutable_record()->set_json(json.dump());
+  const std::vector<Json> collectives = Events(MakeTrace(Job(1), {rank}, {}, 2), "collective");
+  ASSERT_EQ(collectives.size(), 2u);
+  EXPECT_EQ(collectives[0]["name"], "operation");
+  EXPECT_EQ(collectives[0]["args"]["group"], "");
+  EXPECT_EQ(collectives[1]["name"], "all_reduce");
+  EXPECT_GE(collectives[1]["dur"], 0);
+}
+
+TEST(TraceTest, TheLastStepsThatAllRanksHaveAreShown) {
+  const JobTrace trace =
+      MakeTrace(Job(2), {Rank(0, 0, 9, Json::array()), Rank(1, 0, 7, Json::array())}, {}, 3);
+  EXPECT_EQ(trace.first_step, 5);
+  EXPECT_EQ(trace.last_step, 7);
+  const std::vector<Json> steps = Events(trace, "step");
+  ASSERT_EQ(steps.size(), 6u);
+  EXPECT_EQ(steps[0]["name"], "step 5");
+  EXPECT_DOUBLE_EQ(steps[0]["dur"], 10'000);
+}
+
+TEST(TraceTest, ProgramsThatReportEachTenthStepHaveAtLeastSoManySteps) {
+  v1::GetFlightRecordsResponse rank = Rank(0, 0, 6, Json::array());
+  for (v1::StepTime& step : *rank.mutable_record()->mutable_steps())
+    step.set_step(10 * step.step());
+  const JobTrace trace = MakeTrace(Job(1), {rank}, {}, 15);
+  EXPECT_EQ(trace.first_step, 41);
+  EXPECT_EQ(trace.last_step, 60);
+  const std::vector<Json> steps = Events(trace, "step");
+  ASSERT_EQ(steps.size(), 2u);
+  EXPECT_EQ(steps[0]["name"], "steps 41 to 50");
+}
+
+TEST(TraceTest, FewerStepsThanAskedForAreCounted) {
+  EXPECT_EQ(MakeTrace(Job(1), {Rank(0, 0, 3, Json::array())}, {}, 5).steps, 2);
+  EXPECT_EQ(MakeTrace(Job(1), {Rank(0, 0, 1, Json::array())}, {}, 5).steps, 0);
+  EXPECT_EQ(MakeTrace(Job(1), {Rank(0, 0, 0, Json::array())}, {}, 5).steps, 0);
+}
+
+TEST(TraceTest, OperationsThatOverlapHaveThreadsOfTheirOwn) {
+  const JobTrace trace = MakeTrace(
+      Job(1),
+      {Rank(0, 0, 0,
+            {Operation(1, 10, 11, 20), Operation(2, 12, 13, 18), Operation(3, 21, 22, 23)})},
+      {}, 1);
+  std::vector<int> threads;
+  for (const Json& event : Events(trace, "collective")) threads.push_back(event["tid"]);
+  EXPECT_THAT(threads, ElementsAre(1, 2, 1));
+}
+
+TEST(TraceTest, EventsOfTheJobLieOnTheSameAxis) {
+  v1::ClusterEvent event;
+  event.set_kind("CheckpointCommitted");
+  // 5000 ms of the coordinator's clock are 5 s past: 1045 ms are these.
+  *event.mutable_at() = ToProtoTimestamp(std::chrono::milliseconds(1'700'000'001'045));
+  v1::ClusterEvent early = event;
+  *early.mutable_at() = ToProtoTimestamp(std::chrono::seconds(1'600'000'000));
+  const JobTrace trace = MakeTrace(Job(1), {Rank(0, 0, 5, Json::array())}, {early, event}, 2);
+  const std::vector<Json> events = Events(trace, "event");
+  ASSERT_EQ(events.size(), 1u);
+  EXPECT_EQ(events[0]["name"], "CheckpointCommitted");
+  EXPECT_DOUBLE_EQ(events[0]["ts"], 15'000);
+}
+
+TEST(TraceTest, WhatIsMissingIsSaid) {
+  v1::GetFlightRecordsResponse old = Rank(1, 0, 5, Json::array());
+  old.mutable_record()->clear_clock();
+  v1::GetFlightRecordsResponse silent = Rank(2, 0, 5, Json::array());
+  silent.mutable_record()->clear_json();
+  silent.mutable_record()->set_error("it has no process group on ucx that runs");
+  v1::GetFlightRecordsResponse garbled = Rank(3, 0, 5, Json::array());
+  garbled.mutable_record()->set_json("{]");
+  const JobTrace trace =
+      MakeTrace(Job(4), {Rank(0, 0, 5, Json::array()), old, silent, garbled}, {}, 2);
+  EXPECT_THAT(trace.notes, ElementsAre(HasSubstr("rank 1 is left out"),
+                                       HasSubstr("rank 2 has no collectives: it has no process"),
+                                       HasSubstr("rank 3 has no collectives: its record")));
+  EXPECT_EQ(trace.ranks, 3);
+  EXPECT_EQ(trace.steps, 2);
+}
+
+}  // namespace
+}  // namespace meshrun::client
