@@ -12,10 +12,13 @@ import os
 import pathlib
 import shutil
 import signal
+import ssl
 import subprocess
 import sys
 import tempfile
 import time
+import urllib.error
+import urllib.request
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 _ITEMS = {}
@@ -171,15 +174,32 @@ def meshrun():
     return binary("//client:meshrun")
 
 
-def make_certificates(directory, *hosts):
+def make_certificates(directory, *hosts, workers=()):
     """By `meshrun ca`: an authority in directory/ca, and below directory coordinator/ (for these hosts, beside this one), worker/
-    (for every node) and client/ (with the role operate), each with tls.crt, tls.key and ca.crt."""
-    calls = [["init"], ["issue", "--role", "coordinator", *(word for host in hosts for word in ("--host", host))],
-             ["issue", "--role", "worker", "--node", "*"], ["issue", "--role", "operate"]]
+    (for every node; with --http of these hosts) and client/ (with the role operate), each with tls.crt, tls.key and ca.crt."""
+    def at(names):
+        return [word for name in names for word in ("--host", name)]
+    calls = [["init"], ["issue", "--role", "coordinator", *at(hosts)], ["issue", "--role", "worker", "--node", "*", *at(workers)],
+             ["issue", "--role", "operate"]]
     for name, call in zip((None, "coordinator", "worker", "client"), calls):
         out = ["--out", directory / name] if name else []
         done = subprocess.run([binary("//client:meshrun"), "ca", *call, "--ca", directory / "ca", *out], capture_output=True, text=True)
         check(done.returncode == 0, f"meshrun ca {' '.join(call)}: {done.stderr}")
+
+
+def get(url, files, shows=True):
+    """(status, body) of an HTTPS server, asked with the certificate of this directory, unless it is not shown. Status 0: no connection,
+    or none over TLS."""
+    context = ssl.create_default_context(cafile=files / "ca.crt")
+    if shows:
+        context.load_cert_chain(files / "tls.crt", files / "tls.key")
+    try:
+        with urllib.request.urlopen(url, context=context, timeout=10) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as error:
+        return error.code, error.read().decode()
+    except OSError as error:
+        return 0, str(error)
 
 
 class Site:

@@ -1,4 +1,4 @@
-"""A fault-injecting proxy between two Unix sockets: it holds, delays and loses as a network does.
+"""A fault-injecting proxy between two Unix sockets, or two TCP ports of this host: it holds, delays and loses as a network does.
 
 What is lost on a network comes later, by TCP's repetition, and the end of a connection is lost like everything else: so
 held bytes are delivered when the hold ends, and neither side learns of the other's end meanwhile.
@@ -21,10 +21,19 @@ class Proxy:
     """Directions: "up" from the one who connects, "down" to it."""
 
     def __init__(self, site, name, target):
-        self.target = str(target).removeprefix("unix:")
+        """target: unix:PATH or PATH, or 127.0.0.1:PORT; `address` is of the same kind."""
         directory = site.directory / f"proxy-{name}"
-        directory.mkdir(mode=0o700)
-        self.address = f"unix:{directory}/s"
+        if str(target).startswith("127.0.0.1:"):
+            self.target = ("127.0.0.1", int(str(target).rpartition(":")[2]))
+            self._listener = socket.create_server(("127.0.0.1", 0), backlog=64)
+            self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
+        else:
+            self.target = str(target).removeprefix("unix:")
+            directory.mkdir(mode=0o700)
+            self.address = f"unix:{directory}/s"
+            self._listener = socket.socket(socket.AF_UNIX)
+            self._listener.bind(f"{directory}/s")
+            self._listener.listen(64)
         self.delay, self.loss = {"up": 0.0, "down": 0.0}, 0.0
         # Once this has come from the one who connects, nothing goes down any more.
         self.hold_down_at = None
@@ -32,9 +41,6 @@ class Proxy:
         self._chance = random.Random(name)
         self._ended = False
         self._pairs = []
-        self._listener = socket.socket(socket.AF_UNIX)
-        self._listener.bind(f"{directory}/s")
-        self._listener.listen(64)
         threading.Thread(target=self._accept, daemon=True).start()
 
         def end():
@@ -67,7 +73,7 @@ class Proxy:
                 near, _ = self._listener.accept()
             except OSError:
                 return
-            far = socket.socket(socket.AF_UNIX)
+            far = socket.socket(self._listener.family)
             try:
                 far.connect(self.target)
             except OSError:

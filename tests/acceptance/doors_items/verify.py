@@ -13,9 +13,9 @@ import subprocess
 import time
 
 from disks import small_disk
-from doors_items.schema import problems
 from harness import ROOT, NotHere, binary, check, meshrun, not_applicable, passed, skip_soak
 from namespaces import Namespaces, NotPermitted
+from schema import problems
 
 HERE = pathlib.Path(__file__).resolve().parent
 PORT = 17431

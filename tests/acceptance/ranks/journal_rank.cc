@@ -97,7 +97,7 @@ class Rank {
                journal_.Write("stopping", {{"reason", reason}});
              },
          .on_verdict = [](const WaitVerdict&) {},
-         .flight_record = [] { return std::string(); },
+         .flight_record = [](int) { return std::string(); },
          .on_quiesce =
              [this, news = news_](const agent::Quiesce& quiesce) {
                journal_.Write("quiesce", {{"reason", quiesce.reason}, {"save", quiesce.save}});

@@ -75,6 +75,7 @@ class KilledAgent : public agent::Agent {
     return agent_->ReportReliably(progress);
   }
   void AddWaited(std::chrono::nanoseconds more) override { agent_->AddWaited(more); }
+  void AddSent(uint64_t bytes) override { agent_->AddSent(bytes); }
   void OnStop(std::function<void(std::string)> on_stop) override {
     agent_->OnStop(std::move(on_stop));
   }

@@ -1,0 +1,178 @@
+"""Item 2: a real Prometheus scrapes both daemons over TLS; promtool checks metrics, rules and alerts; each alert fires when its cause
+is provoked."""
+
+import os
+import re
+import signal
+import subprocess
+import time
+
+from disks import small_disk
+from harness import NotHere, binary, check, passed, wait_until
+from operations_items.monitored import MONITORING, Monitored, Prometheus, tool
+
+# Steps, and the time for which this rank has waited for others; the second rank computes, the first one waits.
+SLOW = """import json, os, socket, time
+say = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+rank = int(os.environ["RANK"])
+for step in range(200):
+    time.sleep(0.2)
+    said = dict(step=step + 1, loss=1.0, samples=64 * (step + 1), data_seconds=0.01 * step, collective_bytes=4096 * step,
+                waited_seconds=(0.19 if rank else 0.01) * (step + 1))
+    say.sendto(json.dumps(said).encode(), os.environ["MESHRUN_REPORT"])
+"""
+# Five steps, and then none.
+HANGS = """import json, os, socket, time
+say = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+for step in range(5):
+    say.sendto(json.dumps(dict(step=step + 1)).encode(), os.environ["MESHRUN_REPORT"])
+    time.sleep(0.1)
+time.sleep(600)
+"""
+# Only etcd has a quota: the numbers of one that is nearly full, for `promtool test rules`.
+NEARLY_FULL = """rule_files: [{alerts}]
+evaluation_interval: 1m
+tests:
+  - interval: 1m
+    input_series:
+      - {{series: 'meshrun_store_bytes{{instance="a"}}', values: '900x20'}}
+      - {{series: 'meshrun_store_quota_bytes{{instance="a"}}', values: '1000x20'}}
+      - {{series: 'meshrun_coordinator_leader', values: '1x20'}}
+    alert_rule_test:
+      - eval_time: 10m
+        alertname: MeshrunStoreNearlyFull
+        exp_alerts:
+          - exp_labels: {{severity: page, instance: a}}
+            exp_annotations:
+              summary: The durable state has 90% of its quota.
+              runbook_url: docs/monitoring.md#meshrunstorenearlyfull
+"""
+
+
+def promtool(*words, text=None):
+    done = subprocess.run([tool("promtool"), *map(str, words)], input=text, capture_output=True, text=True)
+    check(done.returncode == 0, f"promtool {' '.join(map(str, words))}: {done.stdout} {done.stderr}")
+    check("error" not in done.stderr.lower(), f"promtool {words}: {done.stderr}")
+
+
+def check_files():
+    promtool("check", "rules", MONITORING / "rules.yml", MONITORING / "alerts.yml")
+    text = (MONITORING / "alerts.yml").read_text()
+    alerts = dict(re.findall(r"- alert: (\w+)\n(?:(?!- alert:)[\s\S])*?runbook_url: (\S+)", text))
+    check(len(alerts) == text.count("- alert: "), "an alert without a runbook")
+    page = (MONITORING.parent.parent / "docs/monitoring.md").read_text()
+    runbooks = set(re.findall(r"^### (Meshrun\w+)$", page, re.M))
+    check(set(alerts) == runbooks, f"alerts and runbooks differ: {set(alerts) ^ runbooks}")
+    for name, runbook in alerts.items():
+        check(runbook == f"docs/monitoring.md#{name.lower()}", f"{name} names another runbook")
+    return set(alerts)
+
+
+def access(cluster):
+    for name in cluster.ports:
+        for path in ("/metrics", "/healthz"):
+            check(cluster.get(name, path)[0] == 200, f"{name}{path} is refused to a reader")
+        check(cluster.get(name, "/metrics", "n1")[0] == 403, f"{name}'s metrics are open to a worker's certificate")
+        check(cluster.get(name, "/healthz", "n1")[0] == 200, f"{name}'s health is refused to a worker")
+        check(cluster.get(name, "/metrics", None)[0] == 0, f"{name} lets in whoever shows no certificate")
+        check(cluster.get(name, "/none")[0] == 404, f"{name} has something at /none")
+        promtool("check", "metrics", text=cluster.get(name, "/metrics")[1])
+
+
+def ranks_of(cluster):
+    """What is told of two ranks that report."""
+    def told():
+        text = cluster.get("n1", "/metrics")[1]
+        return all(re.search(rf'^meshrun_rank_{what}{{place="{place}",user="[^"]+",rank="{place}"}} ', text, re.M) for place in "01" for what in
+                   ("step", "step_seconds", "samples_total", "collective_wait_seconds_total", "data_wait_seconds_total",
+                    "collective_bytes_total", "loss"))
+    wait_until(told, 15, "both ranks have metrics")
+    step = cluster.value("n1", 'meshrun_rank_step_seconds{place="0",.*}')
+    check(0.15 < step < 0.6, f"a step of 0.2 s is told as {step} s")
+    check("job=" not in cluster.get("n1", "/metrics")[1], "a rank's metrics name its job without --metrics-job-label")
+
+
+def run(site):
+    names = check_files()
+    test = site.script("nearly_full.yml", NEARLY_FULL.format(alerts=MONITORING / "alerts.yml"), mode=0o644)
+    promtool("test", "rules", test)
+    not_here = {"MeshrunStoreNearlyFull"}
+    driver = site.directory / "driver"
+    driver.mkdir()
+    (driver / "libnvidia-ml.so.1").symlink_to(binary("//tests/acceptance/ranks:libtest_gpus.so"))
+    gpu = site.directory / "gpu"
+    gpu.write_text("temperature 50\nbusy 80\nused_mib 100\n")
+    hang = site.directory / "hang"
+    disk_env = {"LD_PRELOAD": binary("//tests/worker:libhanging_files.so"), "MESHRUN_HANG_BELOW": str(site.directory / "coordinator"),
+                "MESHRUN_HANG_WHILE": str(hang), "MESHRUN_HANG_ONLY": "sync"}
+    cluster = Monitored(site, disk_env, ["--lease", "2s", "--heartbeat", "500ms"])
+    cluster.add("n1", "--slots", 4, "--limits", "none",
+                env={"LD_LIBRARY_PATH": str(driver), "CUDA_VISIBLE_DEVICES": "0", "MESHRUN_TEST_GPU_STATE": str(gpu)})
+    cluster.add("n2", "--slots", 4, days=1)
+    try:
+        place = small_disk(site, "small", "8m")
+        # Nearly full from the start: the worker looks once a minute.
+        (place / "filling").write_bytes(bytes(7 * 1024 * 1024 + 512 * 1024))
+        cluster.add("n3", "--slots", 1, "--health-interval", 0, state=place / "state")
+    except NotHere:
+        not_here.add("MeshrunLogDiskFull")
+    access(cluster)
+    prometheus = Prometheus(cluster)
+    wait_until(lambda: len(prometheus.targets()) == len(cluster.ports) and all(prometheus.targets().values()), 20, "all are scraped")
+    # Before the first scrape nobody led.
+    begun = {"MeshrunCertificateEnding", "MeshrunLogDiskFull"}
+    wait_until(lambda: not prometheus.firing() - begun, 10, f"no other alert fires where all is well: {prometheus.firing()}")
+    took = {}
+
+    def fires(name, cause=None, seconds=30):
+        if cause is not None:
+            cause()
+        took[name] = wait_until(lambda: name in prometheus.firing(), seconds, f"{name} fires; firing: {prometheus.firing()}")
+
+    slow = site.script("slow.py", SLOW, mode=0o644)
+    hangs = site.script("hangs.py", HANGS, mode=0o644)
+    # n2 has a certificate that ends tomorrow.
+    fires("MeshrunCertificateEnding")
+    cluster.submit(["--nproc", 2], "python3", slow)
+    ranks_of(cluster)
+    cluster.submit(["--hang-timeout", "2s"], "python3", hangs)
+    cluster.submit(["--nodes", 50], "true")
+    gpu.write_text("temperature 95\nbusy 80\nused_mib 100\nxid 79\n")
+    fires("MeshrunGpuError")
+    fires("MeshrunGpuHot")
+    check(cluster.value("n1", 'meshrun_gpu_last_xid{gpu="0",.*}') == 79, "no Xid 79")
+    fires("MeshrunJobHangs")
+    fires("MeshrunStraggler")
+    fires("MeshrunQueueStuck")
+    if "MeshrunLogDiskFull" not in not_here:
+        fires("MeshrunLogDiskFull")
+
+    def slow_commits():
+        for _ in range(4):
+            hang.touch()
+            submit = site.start([binary("//client:meshrun"), "submit", "--hold", "--", "true"], stdout=subprocess.DEVNULL,
+                                stderr=subprocess.DEVNULL)
+            time.sleep(0.8)
+            hang.unlink()
+            submit.wait(timeout=30)
+
+    fires("MeshrunCommitsSlow", slow_commits)
+
+    def full_disk():
+        hang.touch()
+        site.start([binary("//client:meshrun"), "submit", "--hold", "--", "true"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+    fires("MeshrunCoordinatorReadOnly", full_disk)
+    hang.unlink()
+    wait_until(lambda: cluster.value("coordinator", "meshrun_coordinator_read_only") == 0, 20, "the state can be written again")
+    fires("MeshrunNodeLost", lambda: os.killpg(cluster.workers["n2"].pid, signal.SIGKILL))
+
+    def stop_coordinator():
+        cluster.coordinator.kill()
+        cluster.coordinator.wait()
+
+    fires("MeshrunCoordinatorDown", stop_coordinator)
+    fires("MeshrunNoLeader")
+    check(set(took) == names - not_here, f"not provoked: {names - set(took) - not_here}")
+    slowest = max(took, key=took.get)
+    return passed(f"{len(took)} alerts fired, {slowest} last, after {took[slowest]:.0f} s; by numbers alone: {', '.join(sorted(not_here))}")

@@ -1,0 +1,16 @@
+"""What tests of the page share: how a view is opened, and what the API says meanwhile."""
+
+# Width and height of a window on a desk and on a phone.
+SIZES = {"wide": (1440, 1000), "narrow": (390, 844)}
+RUNNING = "return document.querySelector('.title-row .badge .word')?.textContent"
+
+
+def open_job(window, address, job):
+    window.goto(f"{address}/#/jobs/{job}")
+    window.until(RUNNING, f"the state of {job}")
+
+
+def api(window, path):
+    """What the API says, asked for by the browser itself."""
+    return window.script_async("const done = arguments[arguments.length - 1];"
+                               "fetch('api/v1' + arguments[0]).then((a) => a.json()).then(done, (e) => done(String(e)))", path)
