@@ -69,7 +69,9 @@ absl::StatusOr<Subject> SubjectOf(const CertificateRequest& request) {
         "--role is missing: write coordinator, worker, submit, operate or read");
   }
   const bool worker = (roles & rpc::kWorkerRole) != 0;
-  subject.server = (roles & rpc::kCoordinatorRole) != 0;
+  const bool coordinator = (roles & rpc::kCoordinatorRole) != 0;
+  // A worker serves its metrics, where it is asked to, under these names alone.
+  subject.server = coordinator || (worker && !request.hosts.empty());
   if (worker != !request.nodes.empty()) {
     return absl::InvalidArgumentError(
         worker ? "a worker's certificate is for its own node: pass --node NAME, as its --name is "
@@ -77,13 +79,13 @@ absl::StatusOr<Subject> SubjectOf(const CertificateRequest& request) {
                : "--node goes with --role worker");
   }
   if (!request.hosts.empty() && !subject.server) {
-    return absl::InvalidArgumentError("--host goes with --role coordinator");
+    return absl::InvalidArgumentError("--host goes with --role coordinator or --role worker");
   }
   for (const std::string& node : request.nodes) {
     subject.uris.push_back(std::string(rpc::kNodeUri) + node);
   }
   if (subject.server) {
-    subject.hosts = {"localhost", "127.0.0.1", "::1", os::HostName()};
+    if (coordinator) subject.hosts = {"localhost", "127.0.0.1", "::1", os::HostName()};
     subject.hosts.insert(subject.hosts.end(), request.hosts.begin(), request.hosts.end());
     std::sort(subject.hosts.begin(), subject.hosts.end());
     subject.hosts.erase(std::unique(subject.hosts.begin(), subject.hosts.end()),
@@ -91,7 +93,7 @@ absl::StatusOr<Subject> SubjectOf(const CertificateRequest& request) {
   }
   subject.common_name = !request.user.empty() ? request.user
                         : worker              ? "worker " + request.nodes.front()
-                        : subject.server      ? "coordinator"
+                        : coordinator         ? "coordinator"
                                               : os::UserName();
   return subject;
 }

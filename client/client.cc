@@ -12,12 +12,14 @@
 #include <utility>
 
 #include "client/client_impl.h"
+#include "core/error_detail.h"
 #include "core/exit_codes.h"
 #include "core/ids.h"
 #include "core/job_delta.h"
 #include "core/parse_integer.h"
 #include "core/proto_time.h"
 #include "core/rpc/channel.h"
+#include "core/rpc/leader_choice.h"
 #include "core/rpc/status_conversion.h"
 #include "core/status.h"
 #include "core/utf8.h"
@@ -32,27 +34,9 @@ using SteadyTime = std::chrono::steady_clock::time_point;
 // How long a coordinator may put a call off, where the caller has no patience of his own.
 constexpr std::chrono::seconds kBusyPatience(5);
 constexpr std::chrono::seconds kLongestSpread(1);
-
-// "…: Failed to connect to remote host: Connection refused" -> "connection refused".
-std::string ShortReason(const std::string& text) {
-  const size_t at = text.rfind(": ");
-  std::string reason = at == std::string::npos ? text : text.substr(at + 2);
-  if (!reason.empty() && reason.size() > 1 && std::islower(static_cast<unsigned char>(reason[1]))) {
-    reason[0] = static_cast<char>(std::tolower(static_cast<unsigned char>(reason[0])));
-  }
-  return reason;
-}
-
-absl::Status NoCoordinator(const std::string& address, std::string_view reason) {
-  // Over TLS an answer that says why needs a connection first.
-  return absl::UnavailableError(
-      fmt::format("no coordinator is running at {} ({}): {}, or name another with --coordinator or "
-                  "MESHRUN_COORDINATOR",
-                  address, reason,
-                  address.starts_with("unix:") || reason == "connection refused"
-                      ? "start one with 'meshrun dev up'"
-                      : "if it is, 'meshrun doctor' looks at the certificates"));
-}
+// To connect to the one coordinator, and to one of several.
+constexpr std::chrono::milliseconds kAttempt(2000);
+constexpr std::chrono::milliseconds kShortAttempt(1000);
 
 bool IsRetriable(const absl::Status& status) {
   return absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status);
@@ -109,7 +93,8 @@ absl::Status Persist(const StreamOptions& options,
       if (options.patience.count() > 0 && options.on_interruption) options.on_interruption(why);
     }
     if (std::chrono::steady_clock::now() - away_since >= options.patience) return why;
-    if (!Pause(options.stop, backoff)) return absl::CancelledError("stopped");
+    if (!Pause(options.stop, attempt.pause.value_or(backoff)))
+      return absl::CancelledError("stopped");
     backoff = std::min(backoff * 2, std::chrono::milliseconds(1000));
   }
 }
@@ -149,27 +134,13 @@ absl::Status Client::Impl::CheckText(const google::protobuf::Message& request) {
   return absl::OkStatus();
 }
 
-absl::Status Client::Impl::Explain(const grpc::Status& status, const std::string& address) {
-  // The coordinator's own errors are passed on unchanged; the others were made by gRPC.
-  if (status.ok() || rpc::OriginOf(status) != v1::ERROR_ORIGIN_UNSPECIFIED)
-    return rpc::FromGrpc(status);
-  if (status.error_code() == grpc::StatusCode::UNAVAILABLE) {
-    return NoCoordinator(address, ShortReason(status.error_message()));
+absl::StatusOr<std::string> NormalizeAddresses(std::string_view text) {
+  std::string out;
+  for (const std::string& address : rpc::SplitAddresses(text)) {
+    MESHRUN_ASSIGN_OR_RETURN(const std::string one, NormalizeAddress(address));
+    out += (out.empty() ? "" : ",") + one;
   }
-  if (status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED) {
-    return absl::DeadlineExceededError(
-        fmt::format("the coordinator at {} did not answer in time: see whether its host is up and "
-                    "the address is "
-                    "right ('meshrun doctor' checks both)",
-                    address));
-  }
-  if (status.error_code() == grpc::StatusCode::UNIMPLEMENTED) {
-    return absl::UnavailableError(
-        fmt::format("what answers at {} does not know this call: it is not a meshrun coordinator, "
-                    "or one of another version",
-                    address));
-  }
-  return rpc::FromGrpc(status);
+  return out;
 }
 
 absl::StatusOr<std::string> NormalizeAddress(std::string_view text) {
@@ -220,12 +191,19 @@ const std::string& Client::address() const { return impl_->options.address; }
 
 absl::StatusOr<std::unique_ptr<Client>> Client::Connect(const Options& options) {
   Options resolved = options;
-  MESHRUN_ASSIGN_OR_RETURN(resolved.address, NormalizeAddress(options.address));
+  MESHRUN_ASSIGN_OR_RETURN(resolved.address, NormalizeAddresses(options.address));
+  const auto choice = rpc::LeaderChoice::Of(resolved.address);
+  // One of several may be on a host that is gone, and swallows what is sent.
+  const auto attempt = choice->HasOthers() ? kShortAttempt : kAttempt;
   auto channel = rpc::RenewedChannel::Create(
-      [resolved] { return rpc::MakeChannel("meshrun", resolved.address, resolved.security); },
-      [](const std::function<void()>& work) { work(); });
+      {.choice = choice,
+       .make =
+           [resolved, attempt](const std::string& address) {
+             return rpc::MakeChannel("meshrun", address, resolved.security, {}, attempt);
+           },
+       .run = [](const std::function<void()>& work) { work(); }});
   if (absl::IsNotFound(channel.status()) && resolved.address.starts_with("unix:")) {
-    return NoCoordinator(resolved.address, "no such file or directory");
+    return Client::Impl::NoCoordinator(resolved.address, "no such file or directory");
   }
   if (!channel.ok()) return channel.status();
   std::unique_ptr<Client> client(new Client(std::make_unique<Impl>(resolved, *std::move(channel))));
@@ -310,22 +288,32 @@ absl::StatusOr<std::vector<v1::FlightRecord>> Client::GetFlightRecords(const std
                                                                        nanoseconds wait) {
   v1::GetFlightRecordsRequest request;
   request.set_job_id(job_id);
+  MESHRUN_ASSIGN_OR_RETURN(auto answers, GetFlightRecords(std::move(request), wait));
+  std::vector<v1::FlightRecord> records;
+  for (v1::GetFlightRecordsResponse& answer : answers) {
+    records.push_back(std::move(*answer.mutable_record()));
+  }
+  return records;
+}
+
+absl::StatusOr<std::vector<v1::GetFlightRecordsResponse>> Client::GetFlightRecords(
+    v1::GetFlightRecordsRequest request, nanoseconds wait) {
   *request.mutable_timeout() = ToProtoDuration(wait);
   MESHRUN_RETURN_IF_ERROR(Impl::CheckText(request));
-  std::vector<v1::FlightRecord> records;
+  std::vector<v1::GetFlightRecordsResponse> answers;
   StreamOptions once;
-  once.patience = nanoseconds(0);
-  MESHRUN_RETURN_IF_ERROR(Persist(once, [&](Attempt*) {
-    records.clear();
+  once.patience = impl_->PatienceOfAnswer();
+  MESHRUN_RETURN_IF_ERROR(Persist(once, [&](Attempt* attempt) {
+    answers.clear();
     grpc::ClientContext context;
     rpc::SetTimeout(context, wait + impl_->options.timeout);
     const auto stub = impl_->jobs.Get();
     const auto reader = stub->GetFlightRecords(&context, request);
-    v1::GetFlightRecordsResponse response;
-    while (reader->Read(&response)) records.push_back(std::move(*response.mutable_record()));
-    return Impl::Explain(reader->Finish(), impl_->options.address);
+    v1::GetFlightRecordsResponse answer;
+    while (reader->Read(&answer)) answers.push_back(std::move(answer));
+    return impl_->End(impl_->jobs, stub, reader->Finish(), attempt);
   }));
-  return records;
+  return answers;
 }
 
 absl::StatusOr<std::vector<v1::RankStack>> Client::GetStacks(const std::string& job_id,
@@ -339,8 +327,8 @@ absl::StatusOr<std::vector<v1::RankStack>> Client::GetStacks(const std::string& 
   MESHRUN_RETURN_IF_ERROR(Impl::CheckText(request));
   std::vector<v1::RankStack> stacks;
   StreamOptions once;
-  once.patience = nanoseconds(0);
-  MESHRUN_RETURN_IF_ERROR(Persist(once, [&](Attempt*) {
+  once.patience = impl_->PatienceOfAnswer();
+  MESHRUN_RETURN_IF_ERROR(Persist(once, [&](Attempt* attempt) {
     stacks.clear();
     grpc::ClientContext context;
     rpc::SetTimeout(context, wait + impl_->options.timeout);
@@ -348,7 +336,7 @@ absl::StatusOr<std::vector<v1::RankStack>> Client::GetStacks(const std::string& 
     const auto reader = stub->GetStacks(&context, request);
     v1::GetStacksResponse response;
     while (reader->Read(&response)) stacks.push_back(std::move(*response.mutable_stack()));
-    return Impl::Explain(reader->Finish(), impl_->options.address);
+    return impl_->End(impl_->jobs, stub, reader->Finish(), attempt);
   }));
   return stacks;
 }

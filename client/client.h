@@ -32,7 +32,8 @@ namespace meshrun::client {
 inline constexpr int kDefaultPort = 7480;
 
 struct Options {
-  // unix:PATH, or with TLS host:port, or host (the default port).
+  // unix:PATH, or with TLS host:port, or host (the default port). Of several coordinators all, with
+  // commas: calls go to the one that leads, and follow when another one is elected.
   std::string address;
   rpc::Security security;
   // Timeout of each call that does not stream.
@@ -59,6 +60,9 @@ struct LogQuery {
 
 // "host" -> "host:7480". INVALID_ARGUMENT: the text cannot be an address.
 absl::StatusOr<std::string> NormalizeAddress(std::string_view text);
+
+// Each address of a list with commas (rpc::SplitAddresses).
+absl::StatusOr<std::string> NormalizeAddresses(std::string_view text);
 
 // True for SUCCEEDED, FAILED and CANCELLED.
 bool HasEnded(v1::JobState state);
@@ -93,6 +97,10 @@ class Client {
   // within `wait`. FAILED_PRECONDITION: no generation of the job runs.
   absl::StatusOr<std::vector<v1::FlightRecord>> GetFlightRecords(const std::string& job_id,
                                                                  std::chrono::nanoseconds wait);
+  // The same with the times at which they came: all that the request asks for; its timeout is this
+  // call's `wait`.
+  absl::StatusOr<std::vector<v1::GetFlightRecordsResponse>> GetFlightRecords(
+      v1::GetFlightRecordsRequest request, std::chrono::nanoseconds wait);
   // Where the processes of ranks stand (`ranks` empty: of all), or an error where a rank has ended
   // or its host does not answer within `wait`. `native`: with frames of machine code, where there
   // are Python's. FAILED_PRECONDITION: no generation of the job runs.
@@ -134,6 +142,7 @@ class Client {
                         const std::function<void(const v1::ReadLogsResponse&)>& on_data,
                         const StreamOptions& options = {});
 
+  // What was given; the addresses of several coordinators with commas.
   const std::string& address() const;
 
  private:

@@ -3,15 +3,18 @@
 
 #include <google/protobuf/message.h>
 
+#include <algorithm>
 #include <chrono>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <stop_token>
 #include <string>
 #include <thread>
 #include <utility>
 
 #include "client/client.h"
+#include "core/error_detail.h"
 #include "core/mutex.h"
 #include "core/rpc/channel.h"
 #include "core/rpc/renewed_channel.h"
@@ -28,7 +31,12 @@ struct Attempt {
   bool alive = false;
   // It was refused, and the next one has another connection.
   bool connects_anew = false;
+  // When the next one is due, where there are several coordinators.
+  std::optional<std::chrono::nanoseconds> pause;
 };
+
+// Whether a call may be made twice.
+enum class Repeat { kAlways, kIfNothingWasDone };
 
 class Client::Impl {
  public:
@@ -36,39 +44,56 @@ class Client::Impl {
   static constexpr std::chrono::seconds kSettled{5};
 
   Impl(Options options, std::shared_ptr<rpc::RenewedChannel> channel)
-      : options(std::move(options)), jobs(channel), cluster(std::move(channel)) {}
+      : options(std::move(options)),
+        where(rpc::JoinAddresses(channel->choice().given())),
+        jobs(channel),
+        cluster(std::move(channel)) {}
 
   // One call with one answer. Repeated where the coordinator cannot take it now, within
-  // `timeout` in all.
+  // `timeout` in all. Where there are several coordinators it goes on to the one that leads, and
+  // has twice the time: until another leader is elected.
   template <typename Service, typename Method, typename Request, typename Response>
   absl::Status Call(rpc::StubOf<Service>& service, Method method, const Request& request,
-                    Response* response, std::chrono::nanoseconds timeout) {
+                    Response* response, std::chrono::nanoseconds timeout,
+                    Repeat repeat = Repeat::kAlways) {
     MESHRUN_RETURN_IF_ERROR(CheckText(request));
-    const auto deadline = std::chrono::steady_clock::now() + timeout;
+    const auto begun = std::chrono::steady_clock::now();
     bool anew = false;
     int waits = 0;
+    // What a standby said last: it says more than an attempt that was cut short.
+    grpc::Status standby;
     while (true) {
+      const auto now = std::chrono::steady_clock::now();
+      const auto deadline = begun + (service.choice().HasOthers() ? 2 * timeout : timeout);
       const auto stub = service.Get();
       grpc::ClientContext context;
-      rpc::SetTimeout(context, deadline - std::chrono::steady_clock::now());
-      const grpc::Status status = (stub.get()->*method)(&context, request, response);
+      rpc::SetTimeout(context, std::min<std::chrono::nanoseconds>(deadline - now, timeout));
+      const grpc::Status status =
+          rpc::EndOf((stub.get()->*method)(&context, request, response), /*cancelled=*/false);
+      if (DetailOf(rpc::FromGrpc(status)).standby()) standby = status;
+      const bool cut_short =
+          status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED && !standby.ok();
+      std::chrono::nanoseconds pause;
       if (const auto wait = rpc::WaitBeforeRepeating(rpc::FromGrpc(status))) {
-        const auto pause = Spread(*wait, waits++);
-        if (std::chrono::steady_clock::now() + pause >= deadline) {
-          return Explain(status, options.address);
-        }
-        std::this_thread::sleep_for(pause);
-      } else if (anew || !ConnectsAnew(service, stub, status)) {
-        return Explain(status, options.address);
-      } else {
+        pause = Spread(*wait, waits++);
+      } else if (GoesOn(service, stub, status, repeat)) {
+        pause = IsOfLeader(status) ? Spread(kLeastPause, waits++) : service.choice().Wait();
+      } else if (!anew && ConnectsAnew(service, stub, status)) {
         anew = true;
+        continue;
+      } else {
+        return Explain(status, where);
       }
+      if (std::chrono::steady_clock::now() + pause >= deadline) {
+        return Explain(cut_short ? standby : status, where);
+      }
+      std::this_thread::sleep_for(pause);
     }
   }
   template <typename Service, typename Method, typename Request, typename Response>
   absl::Status Call(rpc::StubOf<Service>& service, Method method, const Request& request,
-                    Response* response) {
-    return Call(service, method, request, response, options.timeout);
+                    Response* response, Repeat repeat = Repeat::kAlways) {
+    return Call(service, method, request, response, options.timeout, repeat);
   }
 
   // One stream of answers, until it ends or breaks. `on_response` returns whether the answer was
@@ -92,10 +117,53 @@ class Client::Impl {
     }
     // A job may be silent for hours. Time that was spent on connecting in vain does not count.
     reached |= context.GetServerInitialMetadata().count(rpc::kReachedKey) != 0;
-    const grpc::Status status = reader->Finish();
+    const grpc::Status status = rpc::EndOf(reader->Finish(), stop.stop_requested());
     attempt->alive |= reached && std::chrono::steady_clock::now() - begun >= kSettled;
     attempt->connects_anew = ConnectsAnew(jobs, stub, status);
-    return Explain(status, options.address);
+    return End(jobs, stub, status, attempt);
+  }
+
+  // How an attempt of a stream has ended.
+  template <typename Service>
+  absl::Status End(rpc::StubOf<Service>& service,
+                   const std::shared_ptr<typename Service::Stub>& used, const grpc::Status& status,
+                   Attempt* attempt) {
+    if (GoesOn(service, used, status, Repeat::kAlways) && !IsOfLeader(status)) {
+      attempt->pause = std::max<std::chrono::nanoseconds>(service.choice().Wait(), kLeastPause);
+    }
+    return Explain(status, where);
+  }
+  // How long a stream that ends with its answer tries: where there are several coordinators, until
+  // one of them leads.
+  std::chrono::nanoseconds PatienceOfAnswer() {
+    return jobs.choice().HasOthers() ? options.timeout : std::chrono::nanoseconds(0);
+  }
+
+  // True: the call belongs to another coordinator, or may do better with one.
+  template <typename Service>
+  static bool GoesOn(rpc::StubOf<Service>& service,
+                     const std::shared_ptr<typename Service::Stub>& used,
+                     const grpc::Status& status, Repeat repeat) {
+    const absl::Status ended = rpc::FromGrpc(status);
+    const bool silent =
+        absl::IsDeadlineExceeded(ended) && rpc::OriginOf(ended) == v1::ERROR_ORIGIN_UNSPECIFIED;
+    if (!absl::IsUnavailable(ended) && !silent) return false;
+    if (silent && service.choice().HasOthers()) {
+      // Calls that are silent together leave one coordinator, once.
+      if (service.Get() == used) service.Leave();
+    } else {
+      service.OnEnd(ended, used);
+    }
+    // What another error leaves open: whether the call was carried out.
+    const bool may_repeat = repeat == Repeat::kAlways || DetailOf(ended).standby();
+    return may_repeat && service.choice().HasOthers();
+  }
+
+  // It leads, and cannot take the call now: it is read-only, or stops.
+  static bool IsOfLeader(const grpc::Status& status) {
+    const v1::ErrorDetail detail = DetailOf(rpc::FromGrpc(status));
+    return detail.origin() != v1::ERROR_ORIGIN_UNSPECIFIED && !detail.standby() &&
+           detail.leader().empty();
   }
 
   // After UNAUTHENTICATED: a connection keeps the certificate that it began with, and another one
@@ -108,7 +176,7 @@ class Client::Impl {
     // Calls that are refused together get one new connection.
     MutexLock lock(renewing);
     if (service.Get() != refused) return true;
-    service.OnEnd(rpc::FromGrpc(status));
+    service.OnEnd(rpc::FromGrpc(status), refused);
     return service.Get() != refused;
   }
 
@@ -121,9 +189,15 @@ class Client::Impl {
   static absl::Status CheckText(const google::protobuf::Message& request);
 
   // The coordinator's own errors are passed on unchanged; those that gRPC made say what to try.
-  static absl::Status Explain(const grpc::Status& status, const std::string& address);
+  // `where`: the addresses that were tried. UNAVAILABLE: nobody answers there, for `reason`.
+  static absl::Status NoCoordinator(const std::string& where, std::string_view reason);
+  static absl::Status Explain(const grpc::Status& status, const std::string& where);
+
+  static constexpr std::chrono::milliseconds kLeastPause{20};
 
   const Options options;
+  // The addresses of the coordinators, for sentences.
+  const std::string where;
   rpc::StubOf<v1::JobService> jobs;
   rpc::StubOf<v1::ClusterService> cluster;
   Mutex renewing;

@@ -51,7 +51,8 @@ absl::StatusOr<std::string> Client::Backup(uint64_t* term) {
     sha256 = response.sha256();
     *term = response.term();
   }
-  MESHRUN_RETURN_IF_ERROR(Impl::Explain(reader->Finish(), impl_->options.address));
+  Attempt attempt;
+  MESHRUN_RETURN_IF_ERROR(impl_->End(impl_->cluster, stub, reader->Finish(), &attempt));
   if (file.empty() || sha256 != Sha256(file))
     return absl::DataLossError("the backup did not arrive as it was sent: make it again");
   return file;
@@ -80,8 +81,8 @@ absl::StatusOr<v1::Job> Client::Signal(const std::string& job_id, int signal,
   request.set_signal(signal);
   request.mutable_ranks()->Add(ranks.begin(), ranks.end());
   v1::SignalJobResponse response;
-  MESHRUN_RETURN_IF_ERROR(
-      impl_->Call(impl_->jobs, &v1::JobService::Stub::SignalJob, request, &response));
+  MESHRUN_RETURN_IF_ERROR(impl_->Call(impl_->jobs, &v1::JobService::Stub::SignalJob, request,
+                                      &response, Repeat::kIfNothingWasDone));
   return std::move(*response.mutable_job());
 }
 
@@ -113,8 +114,8 @@ absl::StatusOr<v1::Node> Client::RemoveNode(const std::string& node, bool gone) 
   request.set_gone(gone);
   request.set_node(node);
   v1::RemoveNodeResponse response;
-  MESHRUN_RETURN_IF_ERROR(
-      impl_->Call(impl_->cluster, &v1::ClusterService::Stub::RemoveNode, request, &response));
+  MESHRUN_RETURN_IF_ERROR(impl_->Call(impl_->cluster, &v1::ClusterService::Stub::RemoveNode,
+                                      request, &response, Repeat::kIfNothingWasDone));
   return std::move(*response.mutable_node());
 }
 

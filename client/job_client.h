@@ -31,8 +31,8 @@
 namespace meshrun::client {
 
 struct CoordinatorOptions {
-  // unix:PATH, or with TLS HOST:PORT. Empty: $MESHRUN_COORDINATOR, the cluster of `meshrun dev up`,
-  // this user's socket, in this order.
+  // unix:PATH, or with TLS HOST:PORT; of several coordinators all, with commas. Empty:
+  // $MESHRUN_COORDINATOR, the cluster of `meshrun dev up`, this user's socket, in this order.
   std::string address{};
   // PEM files, all three or none. Empty: $MESHRUN_TLS_CERT, $MESHRUN_TLS_KEY, $MESHRUN_TLS_CA.
   std::string tls_cert{};

@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
+#include <future>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -14,6 +15,8 @@
 
 #include "coordinator/policy_file.h"
 #include "coordinator/server.h"
+#include "coordinator/shared_state.h"
+#include "coordinator/state_flags.h"
 #include "coordinator/state_store/sqlite_state_store.h"
 #include "core/exit_codes.h"
 #include "core/log.h"
@@ -32,6 +35,7 @@ namespace {
 using meshrun::coordinator::AuditFile;
 using meshrun::coordinator::Server;
 using meshrun::coordinator::SqliteStateStore;
+using meshrun::coordinator::StateFlags;
 
 // A user's largest job and some more.
 constexpr uint64_t kLeastJobBytes = 16u << 20;
@@ -43,6 +47,10 @@ constexpr char kFooter[] = R"(Examples:
   For several users or machines (mutual TLS is required on any TCP address):
     meshrun-coordinator --listen 0.0.0.0:7480 --state-dir /var/lib/meshrun/coordinator \
         --tls-cert coordinator.crt --tls-key coordinator.key --tls-ca ca.crt
+
+  One of several coordinators, with the state in etcd: one leads, the others stand by:
+    meshrun-coordinator --listen 0.0.0.0:7480 --state etcd://e1:2379,e2:2379,e3:2379 \
+        --etcd-ca etcd-ca.crt --tls-cert coordinator.crt --tls-key coordinator.key --tls-ca ca.crt
 
   For a trial, nothing kept:
     meshrun-coordinator --listen unix:/tmp/trial/coordinator.sock --ephemeral
@@ -60,8 +68,8 @@ Exit codes: 0 stopped by a signal, 2 wrong call, 75 could not serve (address or 
 struct Flags {
   // Empty: the default socket.
   std::string listen;
-  std::string state_dir;
-  bool ephemeral = false;
+  std::string http = "auto";
+  meshrun::coordinator::StateFlags state;
   std::string lease = "5s";
   std::string heartbeat = "1s";
   std::string certificate_grace = "72h";
@@ -78,7 +86,6 @@ struct Flags {
   uint32_t keep_usage = 100'000;
   uint32_t keep_audit = 100'000;
   std::string audit_file;
-  bool restored = false;
   std::string keep_jobs_for;
   std::string keep_jobs_at_least = "10m";
   std::string keep_job_bytes = "512MiB";
@@ -170,6 +177,38 @@ void ReloadPolicy(const std::string& path, Server& server) {
   server.Note("PolicyRefused", "the policy stays as it was: " + why);
 }
 
+// What a server keeps open, or reads at its start.
+absl::Status AddFiles(const Flags& flags, Server::Options* options) {
+  if (!flags.policy.empty()) {
+    auto policy = meshrun::coordinator::ReadPolicy(flags.policy);
+    if (!policy.ok()) return meshrun::Annotate(policy.status(), "--policy");
+    options->policy = *std::move(policy);
+  }
+  if (flags.audit_file.empty()) return absl::OkStatus();
+  auto file = AuditFile::Open(flags.audit_file, [](const std::string& text) {
+    meshrun::log::Error("the file of the audit cannot be written: its lines wait",
+                        {{"error", text}});
+  });
+  if (!file.ok()) return meshrun::Annotate(file.status(), "--audit-file");
+  options->audit_file = *std::move(file);
+  return absl::OkStatus();
+}
+
+// The state is this coordinator's own.
+absl::StatusOr<std::unique_ptr<Server>> StartAlone(const Flags& flags, Server::Options options) {
+  const StateFlags& state = flags.state;
+  if (state.ephemeral) return Server::Start(std::move(options));
+  const std::string file = state.state_dir + "/state.sqlite";
+  std::error_code error;
+  if (state.restored && (std::filesystem::file_size(file, error) == 0 || error)) {
+    return absl::NotFoundError(
+        fmt::format("--restored: there is no state in {}: copy the backup to this name", file));
+  }
+  MESHRUN_ASSIGN_OR_RETURN(options.store, SqliteStateStore::Open(state.state_dir));
+  options.restored = state.restored;
+  return Server::Start(std::move(options));
+}
+
 int Serve(const Flags& flags, std::chrono::milliseconds lease, std::chrono::milliseconds heartbeat,
           const meshrun::v1::Retention& retention, const meshrun::v1::Quarantine& quarantine) {
   meshrun::os::RaiseDescriptorLimit();
@@ -186,47 +225,35 @@ int Serve(const Flags& flags, std::chrono::milliseconds lease, std::chrono::mill
     // At once: nothing of an ephemeral state is worth keeping, and the durable one is on disk.
     lifeline.emplace(meshrun::os::UniqueFd(flags.lifeline_fd), [] { ::_exit(meshrun::kExitOk); });
   }
-  Server::Options options;
-  options.listen = flags.listen;
-  options.security = flags.security;
-  options.lease = lease;
-  options.heartbeat = heartbeat;
-  options.retention = retention;
-  options.quarantine = quarantine;
-  if (!flags.policy.empty()) {
-    auto policy = meshrun::coordinator::ReadPolicy(flags.policy);
-    if (!policy.ok()) {
-      return Fail(meshrun::Annotate(policy.status(), "--policy"), meshrun::kExitUsage);
+  const auto prepare = [&]() -> absl::StatusOr<Server::Options> {
+    Server::Options options;
+    options.listen = flags.listen;
+    options.security = flags.security;
+    options.http = flags.http;
+    options.lease = lease;
+    options.heartbeat = heartbeat;
+    options.retention = retention;
+    options.quarantine = quarantine;
+    options.health = flags.health;
+    options.connections.per_address = flags.connections_per_address;
+    options.record_path = flags.record_events;
+    MESHRUN_RETURN_IF_ERROR(AddFiles(flags, &options));
+    return options;
+  };
+  // Why this coordinator can never lead; the program ends as if it were told to.
+  std::promise<absl::Status> useless;
+  std::future<absl::Status> why_useless = useless.get_future();
+  const auto start = [&]() -> absl::StatusOr<std::unique_ptr<Server>> {
+    if (flags.state.is_shared()) {
+      return StartElected(flags.state, prepare, [&useless](const absl::Status& why) {
+        useless.set_value(why);
+        ::kill(::getpid(), SIGTERM);
+      });
     }
-    options.policy = *std::move(policy);
-  }
-  options.health = flags.health;
-  options.connections.per_address = flags.connections_per_address;
-  options.record_path = flags.record_events;
-  options.restored = flags.restored;
-  if (!flags.audit_file.empty()) {
-    auto file = AuditFile::Open(flags.audit_file, [](const std::string& text) {
-      meshrun::log::Error("the file of the audit cannot be written: its lines wait",
-                          {{"error", text}});
-    });
-    if (!file.ok()) {
-      return Fail(meshrun::Annotate(file.status(), "--audit-file"), ExitCodeOf(file.status()));
-    }
-    options.audit_file = *std::move(file);
-  }
-  if (!flags.ephemeral) {
-    const std::string file = flags.state_dir + "/state.sqlite";
-    std::error_code error;
-    if (flags.restored && (std::filesystem::file_size(file, error) == 0 || error)) {
-      return Fail(
-          fmt::format("--restored: there is no state in {}: copy the backup to this name", file),
-          meshrun::kExitUsage);
-    }
-    auto store = SqliteStateStore::Open(flags.state_dir);
-    if (!store.ok()) return Fail(store.status(), ExitCodeOf(store.status()));
-    options.store = *std::move(store);
-  }
-  auto server = Server::Start(std::move(options));
+    MESHRUN_ASSIGN_OR_RETURN(Server::Options options, prepare());
+    return StartAlone(flags, std::move(options));
+  };
+  auto server = start();
   if (!server.ok()) return Fail(server.status(), ExitCodeOf(server.status()));
   if (const std::string warning =
           meshrun::rpc::InsecureWarning((*server)->address(), flags.security);
@@ -235,7 +262,7 @@ int Serve(const Flags& flags, std::chrono::milliseconds lease, std::chrono::mill
   }
   meshrun::log::Info("serving", {{"address", (*server)->address()},
                                  {"term", (*server)->term()},
-                                 {"state", flags.ephemeral ? "in memory" : flags.state_dir}});
+                                 {"state", DescribeState(flags.state)}});
   if (flags.ready_fd >= 0) WriteReady(flags.ready_fd, **server);
   int signal = meshrun::os::WaitForTerminationSignal();
   // A batch system signals every process of its job. The holder of our lifeline is one of them; its
@@ -255,6 +282,10 @@ int Serve(const Flags& flags, std::chrono::milliseconds lease, std::chrono::mill
     ::_exit(meshrun::kExitTryAgain);
   }).detach();
   (*server)->Stop();
+  if (why_useless.wait_for(std::chrono::seconds(0)) == std::future_status::ready) {
+    const absl::Status why = why_useless.get();
+    return Fail(why, ExitCodeOf(why));
+  }
   return meshrun::kExitOk;
 }
 
@@ -276,16 +307,11 @@ int main(int argc, char** argv) {
   app.add_option("--listen", flags.listen,
                  "unix:PATH, or with TLS HOST:PORT (port 0: any free one); default: a Unix socket "
                  "of this user");
-  auto* state_dir =
-      app.add_option("--state-dir", flags.state_dir,
-                     "Directory of jobs, nodes and events; one coordinator at a time");
-  app.add_flag("--ephemeral", flags.ephemeral, "Keep the state in memory only")
-      ->excludes(state_dir);
-  app.add_flag(
-         "--restored", flags.restored,
-         "The state directory is a copy: ask the hosts what they run, let that go on, and hold "
-         "jobs that may have ended since")
-      ->needs(state_dir);
+  app.add_option(
+      "--http", flags.http,
+      "Where the page, the JSON API and /metrics are served: as --listen, or none; default: "
+      "http.sock beside the Unix socket of --listen, none on TCP");
+  meshrun::coordinator::AddStateFlags(app, &flags.state);
   app.add_option("--lease", flags.lease, "A worker silent for longer is lost")
       ->capture_default_str();
   app.add_option("--heartbeat", flags.heartbeat, "How often workers say that they live")
@@ -366,9 +392,8 @@ int main(int argc, char** argv) {
     return Fail(fmt::format("{}: --help shows how it is called", error.what()),
                 meshrun::kExitUsage);
   }
-  if (!flags.ephemeral && flags.state_dir.empty()) {
-    return Fail("nowhere to keep the state: pass --state-dir DIR, or --ephemeral to keep none",
-                meshrun::kExitUsage);
+  if (const absl::Status wrong = CheckStateFlags(&flags.state); !wrong.ok()) {
+    return Fail(wrong, meshrun::kExitUsage);
   }
   const auto lease = meshrun::ParseDuration(flags.lease);
   if (!lease.ok())

@@ -1,13 +1,17 @@
 #include "coordinator/server.h"
 
-#include <fmt/format.h>
 #include <grpcpp/server.h>
 #include <grpcpp/server_builder.h>
 
 #include <optional>
 #include <utility>
 
+#include "coordinator/api/api.h"
 #include "coordinator/event_loop/event_loop.h"
+#include "coordinator/http_routes.h"
+#include "coordinator/leadership/fixed_leadership.h"
+#include "coordinator/leadership/not_leading.h"
+#include "coordinator/metrics/coordinator_metrics.h"
 #include "coordinator/services/cluster_service.h"
 #include "coordinator/services/job_service.h"
 #include "coordinator/services/log_relay.h"
@@ -17,13 +21,8 @@
 #include "coordinator/state_store/batched_state_store.h"
 #include "coordinator/state_store/memory_state_store.h"
 #include "core/certificates/expiry_watch.h"
-#include "core/certificates/standing.h"
 #include "core/log.h"
 #include "core/os/user.h"
-#include "core/rpc/caller.h"
-#include "core/rpc/channel.h"
-#include "core/rpc/default_address.h"
-#include "core/rpc/unix_socket.h"
 #include "core/status.h"
 
 namespace meshrun::coordinator {
@@ -33,20 +32,16 @@ namespace {
 constexpr size_t kStreamsOfAUser = 512;
 // With those whose workers have gone, and nobody has noticed yet.
 constexpr size_t kSessionsOfANode = 16;
-// Most requests fit; a larger one costs a round trip more.
-constexpr int kWindowBytes = 4096;
-// For TLS and HTTP/2's first frames together.
-constexpr int kHandshakeMs = 10'000;
 
 class RunningServer : public Server {
  public:
-  // `acceptor`: null where options.listen is a Unix socket.
-  RunningServer(Options options, std::shared_ptr<certificates::Standing> standing,
-                std::shared_ptr<rpc::Acceptor> acceptor)
+  // `own_door`: null where the options have one.
+  RunningServer(Options options, std::unique_ptr<Door> own_door)
       : has_state_(options.store != nullptr),
         options_(WithStore(std::move(options))),
-        standing_(std::move(standing)),
-        acceptor_(std::move(acceptor)),
+        own_door_(std::move(own_door)),
+        door_(own_door_ == nullptr ? *options_.door : *own_door_),
+        leadership_(options_.leadership == nullptr ? alone_ : *options_.leadership),
         loop_({.clock = *options_.clock,
                .store = *options_.store,
                .recipients = recipients_,
@@ -55,90 +50,41 @@ class RunningServer : public Server {
                .retention = options_.retention,
                .quarantine = options_.quarantine,
                .policy = options_.policy,
-               .sender_limits = SenderLimits(options_),
+               .sender_limits = SenderLimits(door_),
                .record_path = options_.record_path,
                .audit_file = options_.audit_file.get(),
                .has_cluster_id = has_state_,
                .restored = options_.restored,
-               .on_turn = [this] { health_.Turned(); }}) {}
+               .on_turn = [this] { health_.Turned(); },
+               .on_roll_call_over = options_.on_roll_call_over,
+               .leads = [this] { return leadership_.Leads(); },
+               .not_leading = [this] { return NotLeading(options_.name, leadership_, ""); },
+               .on_commit =
+                   [this](const EventLoop::Options::Committed& committed) {
+                     metrics_.OnCommit(committed);
+                   }}) {}
   ~RunningServer() override { Stop(); }
 
   absl::Status Begin() {
-    const std::optional<std::string> unix_path = rpc::UnixPath(options_.listen);
-    rpc::CertificateCheck stands;
-    if (standing_ != nullptr) {
-      stands = [standing = standing_, grace = options_.security.certificate_grace](
-                   std::string_view pem, std::string_view method) {
-        return standing->Check(pem, rpc::IsForNodes(method) ? grace : WallNanos(0));
-      };
-    }
-    MESHRUN_ASSIGN_OR_RETURN(
-        auto credentials,
-        rpc::ServerCredentials("meshrun-coordinator", options_.listen, options_.security,
-                               std::move(stands),
-                               [gate = gate_, refused = refused_, standing = standing_](
-                                   const rpc::Identity& caller, std::string_view pem,
-                                   std::string_view method, const absl::Status& allowed) {
-                                 absl::Status status = Admit(*gate, caller, method, allowed);
-                                 if (status.ok()) return status;
-                                 v1::Caller who;
-                                 who.set_user(caller.name);
-                                 if (standing != nullptr)
-                                   who.set_certificate(standing->Read(pem).serial);
-                                 for (const std::string& node : caller.nodes) who.add_nodes(node);
-                                 refused->OnRefused(who, method, status);
-                                 return status;
-                               }));
-    // gRPC would replace a socket at which another process listens.
-    if (unix_path) {
-      MESHRUN_ASSIGN_OR_RETURN(claim_, rpc::SocketClaim::Take(*unix_path));
-    }
-    rpc::EnableServerPlugins();
+    // The loop starts first: whoever connects is served.
+    MESHRUN_RETURN_IF_ERROR(loop_.Start());
+    if (options_.before_serving) options_.before_serving();
     grpc::ServerBuilder builder;
-    rpc::ConfigureServer(builder);
-    int unix_socket = 1;
-    if (acceptor_ != nullptr) {
-      builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, kHandshakeMs);
-      // What a peer may send before the call has been let in. gRPC would let peers that send fast
-      // have megabytes for each of their streams.
-      builder.AddChannelArgument(GRPC_ARG_HTTP2_STREAM_LOOKAHEAD_BYTES, kWindowBytes);
-      builder.AddChannelArgument(GRPC_ARG_HTTP2_BDP_PROBE, 0);
-      acceptor_->Serve(builder, credentials);
-    } else {
-      builder.AddListeningPort(rpc::GrpcTarget(options_.listen), credentials, &unix_socket);
-    }
+    MESHRUN_RETURN_IF_ERROR(door_.Serve(builder, /*reads=*/true, OnRefused()));
     builder.RegisterService(&sessions_);
     builder.RegisterService(&jobs_);
     builder.RegisterService(&cluster_);
     builder.RegisterService(&store_service_);
-    // The loop starts first: whoever connects is served.
-    MESHRUN_RETURN_IF_ERROR(loop_.Start());
+    MESHRUN_RETURN_IF_ERROR(ServeHttp());
     server_ = builder.BuildAndStart();
-    if (server_ == nullptr || unix_socket == 0) {
-      return absl::AlreadyExistsError(
-          fmt::format("cannot listen on {}: choose another --listen", options_.listen));
-    }
-    if (const rpc::TlsFiles& tls = options_.security.tls; !tls.empty() && !unix_path) {
-      expiry_.emplace(certificates::CertificateFiles{tls.cert, tls.key, tls.ca},
-                      [this](const std::string& text) {
-                        log::Warning(text);
-                        Note("CertificateEnding", text);
-                      });
-    }
-    health_.Watch(*server_,
-                  {v1::SessionService::service_full_name(), v1::JobService::service_full_name(),
-                   v1::ClusterService::service_full_name(), v1::StoreService::service_full_name()});
-    address_ = options_.listen;
-    if (acceptor_ != nullptr) {
-      port_ = acceptor_->port();
-      address_ = fmt::format("{}:{}", address_.substr(0, address_.rfind(':')), port_);
-      acceptor_->Start();
-    }
-    return absl::OkStatus();
+    // Else the door says why.
+    if (server_ != nullptr) Report();
+    return door_.Begin(server_.get());
   }
 
-  const std::string& address() const override { return address_; }
-  int port() const override { return port_; }
+  const std::string& address() const override { return door_.address(); }
+  int port() const override { return door_.port(); }
+  std::string http_address() const override { return http_address_; }
   uint64_t term() const override { return loop_.term(); }
 
   void SetPolicy(v1::Policy policy) override {
@@ -162,44 +108,83 @@ class RunningServer : public Server {
     loop_.Stop();
     relay_.Stop();
     health_.Stop();
+    if (front_ != nullptr) std::exchange(front_, nullptr)->Withdraw("the coordinator is stopping");
+    if (own_front_ != nullptr) own_front_->Stop();
     if (server_ == nullptr) return;
-    if (acceptor_ != nullptr) acceptor_->Stop();
+    door_.End();
     server_->Shutdown(std::chrono::system_clock::now() + std::chrono::milliseconds(500));
     server_->Wait();
     server_.reset();
   }
 
  private:
+  Door::OnRefused OnRefused() const {
+    return [refused = refused_](const v1::Caller& who, std::string_view method,
+                                const absl::Status& why) { refused->OnRefused(who, method, why); };
+  }
+  absl::Status ServeHttp() {
+    if (options_.front == nullptr) {
+      MESHRUN_ASSIGN_OR_RETURN(own_front_, OpenHttpFront(options_.http, door_));
+    }
+    front_ = own_front_ == nullptr ? options_.front : own_front_.get();
+    if (front_ == nullptr) return absl::OkStatus();
+    http_address_ = front_->address();
+    http::Routes routes =
+        MakeRoutes({.loop = loop_,
+                    .health = health_,
+                    .metrics = metrics_,
+                    .store = *options_.store,
+                    .front = *front_,
+                    .leadership = leadership_,
+                    .guard =
+                        [this](std::string method, http::Handler handler) {
+                          return api_.Guard(std::move(method), std::move(handler));
+                        },
+                    .acceptor = door_.acceptor(),
+                    .tls = door_.security().tls});
+    routes.Add(
+        "/", "", [this](const http::Request& request) { return api_.Handle(request); },
+        /*takes_post=*/true);
+    front_->Serve(std::move(routes));
+    return absl::OkStatus();
+  }
+  // Health, and the end of our own certificate.
+  void Report() {
+    const rpc::TlsFiles& tls = door_.security().tls;
+    if (door_.KnowsCallers()) {
+      expiry_.emplace(certificates::CertificateFiles{tls.cert, tls.key, tls.ca},
+                      [this](const std::string& text) {
+                        log::Warning(text);
+                        Note("CertificateEnding", text);
+                      });
+    }
+    health_.Watch(*server_,
+                  {v1::SessionService::service_full_name(), v1::JobService::service_full_name(),
+                   v1::ClusterService::service_full_name(), v1::StoreService::service_full_name()});
+  }
   // Without certificates nobody knows who asks, and all are one user's.
-  static std::optional<Senders::Limits> SenderLimits(const Options& options) {
-    if (options.security.tls.empty() || rpc::UnixPath(options.listen)) return std::nullopt;
+  static std::optional<Senders::Limits> SenderLimits(const Door& door) {
+    if (!door.KnowsCallers()) return std::nullopt;
     return Senders::Limits();
   }
   Shell MakeShell() {
-    Shell shell{loop_, recipients_, standing_.get(), acceptor_.get()};
-    shell.certificate_grace = options_.security.certificate_grace;
+    Shell shell{loop_, recipients_, door_.standing(), door_.acceptor()};
+    shell.certificate_grace = door_.security().certificate_grace;
     if (has_state_) shell.store = options_.store.get();
     shell.refused = refused_.get();
-    if (SenderLimits(options_)) {
+    shell.metrics = &metrics_;
+    shell.http_address = &http_address_;
+    shell.leadership = &leadership_;
+    shell.state_engine = options_.state_engine;
+    if (door_.KnowsCallers()) {
       shell.streams = &streams_;
       shell.sessions = &worker_sessions_;
-      shell.gate = gate_.get();
+      shell.gate = &door_.gate();
     }
     return shell;
   }
-  static absl::Status Admit(CallGate& gate, const rpc::Identity& caller, std::string_view method,
-                            const absl::Status& allowed) {
-    if (!allowed.ok()) {
-      gate.OnDenied(caller);
-      return allowed;
-    }
-    // Health checks are read by gRPC itself. A worker's session and its logs come in pieces, and a
-    // node whose ranks have called too much must not be lost for it.
-    const bool is_whole = method.starts_with("/meshrun.v1.") && !method.ends_with("/OpenSession") &&
-                          !method.ends_with("/UploadLog");
-    return is_whole ? gate.Admit(caller) : gate.AdmitUnseen(caller);
-  }
   static Options WithStore(Options options) {
+    if (options.state_engine.empty()) options.state_engine = options.store ? "sqlite" : "memory";
     if (options.store == nullptr) options.store = std::make_unique<MemoryStateStore>();
     const StateStore::Limits limits = options.store->limits();
     if (limits.rows != StateStore::Limits().rows || limits.bytes != StateStore::Limits().bytes) {
@@ -210,18 +195,17 @@ class RunningServer : public Server {
 
   const bool has_state_;
   Options options_;
-  const std::shared_ptr<certificates::Standing> standing_;
-  const std::shared_ptr<rpc::Acceptor> acceptor_;
+  const std::unique_ptr<Door> own_door_;
+  Door& door_;
+  const FixedLeadership alone_;
+  const Leadership& leadership_;
   rpc::LoopHealth health_{options_.health};
+  CoordinatorMetrics metrics_;
   Recipients recipients_;
   EventLoop loop_;
   OpenStreams streams_{kStreamsOfAUser, "streams"};
   OpenStreams worker_sessions_{kSessionsOfANode, "sessions"};
   // Calls that gRPC has not matched to a service yet may outlive this server.
-  const std::shared_ptr<CallGate> gate_ = std::make_shared<CallGate>(
-      CallGate::Limits(), *options_.clock, [acceptor = acceptor_](const std::string& name) {
-        if (acceptor != nullptr) acceptor->CloseBusiest(name);
-      });
   const std::shared_ptr<RefusedCalls> refused_ =
       std::make_shared<RefusedCalls>(*options_.clock, loop_);
   const Shell shell_ = MakeShell();
@@ -230,9 +214,17 @@ class RunningServer : public Server {
   JobService jobs_{shell_, relay_};
   ClusterService cluster_{shell_};
   StoreService store_service_{shell_};
-  int port_ = 0;
-  std::string address_;
-  rpc::SocketClaim claim_;
+  const Api api_{{.jobs = jobs_,
+                  .cluster = cluster_,
+                  .admit = door_.Admission(/*reads=*/true, OnRefused()),
+                  .on_unreadable = [this](const rpc::Identity& caller, size_t bytes) {
+                    door_.gate().OnRequest(caller, bytes);
+                  }}};
+  // Written before anybody is served.
+  std::string http_address_;
+  std::unique_ptr<HttpFront> own_front_;
+  // Null: nothing is served there, or no more.
+  HttpFront* front_ = nullptr;
   std::unique_ptr<grpc::Server> server_;
   std::optional<certificates::ExpiryWatch> expiry_;
 };
@@ -240,33 +232,14 @@ class RunningServer : public Server {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Server>> Server::Start(Options options) {
-  std::shared_ptr<certificates::Standing> standing;
-  if (const rpc::TlsFiles& tls = options.security.tls; !tls.empty()) {
-    MESHRUN_RETURN_IF_ERROR(certificates::CheckPair(tls.cert, tls.key));
-    MESHRUN_ASSIGN_OR_RETURN(
-        standing, certificates::Standing::Start(
-                      {.deny_file = options.security.deny_file,
-                       .on_problem = [](const std::string& text) { log::Error(text); },
-                       .on_list =
-                           [](const certificates::DenyList& list) {
-                             log::Info("the deny list was read", {{"serials", list.serials.size()},
-                                                                  {"names", list.names.size()}});
-                           }}));
+  std::unique_ptr<Door> own;
+  if (options.door == nullptr) {
+    MESHRUN_ASSIGN_OR_RETURN(own, Door::Open({.listen = options.listen,
+                                              .security = options.security,
+                                              .connections = options.connections,
+                                              .clock = options.clock}));
   }
-  if (options.listen.empty()) {
-    MESHRUN_ASSIGN_OR_RETURN(options.listen, rpc::DefaultListenAddress());
-  }
-  std::shared_ptr<rpc::Acceptor> acceptor;
-  if (!rpc::UnixPath(options.listen)) {
-    if (options.listen.find(':') == std::string::npos) {
-      return absl::InvalidArgumentError(fmt::format(
-          "'{}' is neither unix:PATH nor HOST:PORT: write for example --listen 0.0.0.0:7480",
-          options.listen));
-    }
-    MESHRUN_ASSIGN_OR_RETURN(acceptor, rpc::Acceptor::Listen(options.listen, options.connections));
-  }
-  auto server =
-      std::make_unique<RunningServer>(std::move(options), std::move(standing), std::move(acceptor));
+  auto server = std::make_unique<RunningServer>(std::move(options), std::move(own));
   MESHRUN_RETURN_IF_ERROR(server->Begin());
   return server;
 }

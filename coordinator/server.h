@@ -6,11 +6,15 @@
 // Stops when it is destroyed.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "coordinator/door.h"
 #include "coordinator/event_loop/audit_file.h"
+#include "coordinator/http_front.h"
+#include "coordinator/leadership/leadership.h"
 #include "coordinator/state_store/state_store.h"
 #include "core/clock.h"
 #include "core/rpc/acceptor.h"
@@ -25,6 +29,18 @@ class Server {
     // unix:PATH, or with TLS host:port (port 0: any free one). Empty: rpc::DefaultListenAddress.
     std::string listen;
     rpc::Security security;
+    // Where to listen in place of the two above; outlives the server. Null: a door of its own.
+    Door* door = nullptr;
+    // Outlives the server. Null: there is no other coordinator.
+    const Leadership* leadership = nullptr;
+    // This coordinator among the others.
+    std::string name;
+    // What the store is, for people; empty: "sqlite", or "memory" where it is null.
+    std::string state_engine;
+    // See EventLoop::Options.
+    std::function<void()> on_roll_call_over;
+    // Called when the state is restored, and the door must be free.
+    std::function<void()> before_serving;
     // Null: in memory, ends with the server.
     std::unique_ptr<StateStore> store;
     SteadyNanos lease = std::chrono::seconds(5);
@@ -41,6 +57,10 @@ class Server {
     rpc::LoopHealth::Options health;
     // On a TCP address.
     rpc::Acceptor::Limits connections;
+    // Where the page, the JSON API and /metrics are served: as of HttpAddress.
+    std::string http;
+    // In place of `http`; outlives the server. Null: a port of its own.
+    HttpFront* front = nullptr;
   };
 
   // INVALID_ARGUMENT (address or TLS files), PERMISSION_DENIED (the socket's directory is open to
@@ -52,6 +72,8 @@ class Server {
   virtual const std::string& address() const = 0;
   // 0 on a Unix socket.
   virtual int port() const = 0;
+  // As address, of Options::http; empty: there is none.
+  virtual std::string http_address() const = 0;
   virtual uint64_t term() const = 0;
   // In place of Options::policy from now on.
   virtual void SetPolicy(v1::Policy policy) = 0;

@@ -72,6 +72,15 @@ absl::Status CheckBytes(const v1::JobSpec& spec) {
   if (HasZero(spec.working_dir())) {
     return absl::InvalidArgumentError("working_dir: it holds a zero byte, which no path can");
   }
+  if (HasZero(spec.tensorboard())) {
+    return absl::InvalidArgumentError("tensorboard: it holds a zero byte, which no path can");
+  }
+  if (!spec.tensorboard().empty() && spec.tensorboard()[0] != '/' && spec.working_dir().empty()) {
+    return absl::InvalidArgumentError(
+        fmt::format("tensorboard: '{}' is relative, and the job has no working_dir that it could "
+                    "begin at: write an absolute path",
+                    spec.tensorboard()));
+  }
   for (const v1::EnvEntry& entry : spec.env()) {
     const std::string& name = entry.name();
     if (name.empty() || name.find('=') != std::string::npos || HasZero(name)) {

@@ -18,9 +18,7 @@
 #include "core/os/process.h"
 #include "core/os/user.h"
 #include "core/proto_time.h"
-#include "core/rpc/channel.h"
 #include "core/rpc/default_address.h"
-#include "core/rpc/renewed_channel.h"
 #include "core/rpc/unix_socket.h"
 #include "core/status.h"
 #include "core/utf8.h"
@@ -37,7 +35,6 @@ extern char** environ;
 namespace meshrun::worker {
 namespace {
 
-constexpr char kRole[] = "meshrun-worker";
 constexpr std::chrono::milliseconds kBeat(500);
 // Longest time between two looks for logs that have become too old.
 constexpr std::chrono::minutes kPruneInterval(10);
@@ -76,28 +73,15 @@ absl::Status Daemon::Init() {
   if (options_.coordinator.empty()) {
     MESHRUN_ASSIGN_OR_RETURN(options_.coordinator, rpc::DefaultConnectAddress());
   }
+  MESHRUN_ASSIGN_OR_RETURN(coordinators_,
+                           ParseCoordinators(options_.coordinator, options_.security));
   // Made before the coordinator starts: nobody else can then put a socket there.
-  if (const auto path = rpc::UnixPath(options_.coordinator)) {
-    MESHRUN_RETURN_IF_ERROR(rpc::MakeSocketDirectory(*path));
-  }
+  MESHRUN_RETURN_IF_ERROR(MakeSocketDirectories(coordinators_));
   if (options_.name.empty()) options_.name = os::HostName();
-  // Three channels: values and logs never delay a heartbeat. The first is the session's.
-  for (auto& channel : channels_) {
-    MESHRUN_ASSIGN_OR_RETURN(
-        channel,
-        rpc::RenewedChannel::Create(
-            [address = options_.coordinator,
-             security = options_.security]() -> absl::StatusOr<std::shared_ptr<grpc::Channel>> {
-              const rpc::TlsFiles& tls = security.tls;
-              if (!tls.empty()) MESHRUN_RETURN_IF_ERROR(certificates::CheckPair(tls.cert, tls.key));
-              return rpc::MakeChannel(kRole, address, security);
-            },
-            [this](std::function<void()> work) { files_.Run("certificates", std::move(work)); }));
-  }
-  if (const std::string warning = rpc::InsecureWarning(options_.coordinator, options_.security);
-      !warning.empty()) {
-    log::Warning(warning);
-  }
+  MESHRUN_ASSIGN_OR_RETURN(
+      channels_, MakeChannels(coordinators_, options_.security, [this](std::function<void()> work) {
+        files_.Run("certificates", std::move(work));
+      }));
   if (const rpc::TlsFiles& tls = options_.security.tls; !tls.empty()) {
     expiry_.emplace(
         certificates::CertificateFiles{tls.cert, tls.key, tls.ca},
@@ -125,7 +109,7 @@ absl::Status Daemon::Init() {
     MESHRUN_RETURN_IF_ERROR(state_dir_->OpenToRanks());
   }
   if (options_.addresses.empty()) {
-    MESHRUN_ASSIGN_OR_RETURN(options_.addresses, OwnAddresses(options_.coordinator));
+    MESHRUN_ASSIGN_OR_RETURN(options_.addresses, OwnAddressesOf(coordinators_));
   }
   if (options_.jobs_dir.empty()) options_.jobs_dir = DefaultJobsDirectory();
   shipped_jobs_ = ListShippedJobs(options_.jobs_dir);
@@ -155,7 +139,7 @@ absl::Status Daemon::Init() {
                     .cores = resources_.cores(),
                     .has_gpus = resources_.gpus_size() > 0,
                     .gpu_uuids = NamesOfGpus(resources_),
-                    .gloo_interface = GlooInterface(options_.addresses, options_.coordinator),
+                    .gloo_interface = GlooInterface(options_.addresses, coordinators_.front()),
                     .log_limit_bytes = LimitOfStream(
                         options_.log_limit_bytes, options_.running_logs_bytes, resources_.slots()),
                     .log_layout = options_.log_layout},
@@ -190,18 +174,18 @@ absl::Status Daemon::Init() {
           .on_agent_connection =
               [this](os::UniqueFd connection) { agent_server_->Serve(std::move(connection)); },
           .upload_stack =
-              [this](v1::UploadStackRequest upload) { stacks_->Send(std::move(upload)); },
+              [this](v1::UploadStackRequest upload) { uploads_->Send(std::move(upload)); },
+          .upload_flight_record =
+              [this](v1::UploadFlightRecordRequest upload) { uploads_->Send(std::move(upload)); },
+          .clock = [this] { return session_->clock().Best(); },
           .ping = [this] { return MakePing(); }});
-  stacks_ = std::make_unique<StackUploads>(channels_[1], node_id(), state_dir_->incarnation());
+  uploads_ = std::make_unique<RankUploads>(channels_[1], node_id(), state_dir_->incarnation());
   logs_ = std::make_unique<LogUploads>(channels_[1]);
   session_ = std::make_unique<Session>(
       loop_, channels_[0], state_dir_->incarnation(),
       Session::Handler{
           // Its directory may be gone since, and another user's by now.
-          .check_address =
-              [path = rpc::UnixPath(options_.coordinator)] {
-                return path ? rpc::MakeSocketDirectory(*path) : absl::OkStatus();
-              },
+          .check_address = [this] { return MakeSocketDirectories(coordinators_); },
           .hello = [this] { return MakeHello(); },
           .check_welcome =
               [this](const v1::Welcome& welcome) {
@@ -237,7 +221,7 @@ absl::Status Daemon::Init() {
       AgentSocket::Listen(loop_, state_dir_->AgentSocket(), [this](os::UniqueFd connection) {
         agent_server_->Serve(std::move(connection));
       }));
-  return absl::OkStatus();
+  return BeginHttp();
 }
 
 void Daemon::FindCgroups() {

@@ -22,7 +22,8 @@
 #include "core/rpc/security.h"
 #include "worker/agent_server/agent_server.h"
 #include "worker/cgroups/cgroups.h"
-#include "worker/dumps/stack_uploads.h"
+#include "worker/coordinators.h"
+#include "worker/dumps/rank_uploads.h"
 #include "worker/event_loop/event_loop.h"
 #include "worker/files/file_tasks.h"
 #include "worker/generations/agent_socket.h"
@@ -34,13 +35,14 @@
 #include "worker/launch/log_layout.h"
 #include "worker/logs/log_uploads.h"
 #include "worker/logs/retention.h"
+#include "worker/metrics/host_http.h"
 #include "worker/session.h"
 #include "worker/supervisor/terminal.h"
 
 namespace meshrun::worker {
 
 struct DaemonOptions {
-  // Empty: rpc::DefaultConnectAddress.
+  // One address, or several with commas. Empty: rpc::DefaultConnectAddress.
   std::string coordinator;
   std::string state_dir;
   // Empty: the host's name.
@@ -65,6 +67,10 @@ struct DaemonOptions {
   // Empty: DefaultJobsDirectory().
   std::string jobs_dir;
   rpc::Security security;
+  // Where /metrics and /healthz are served; empty: nowhere.
+  std::string http;
+  // Ranks' metrics have the name of their job, of which there is no end.
+  bool metrics_job_label = false;
   // Ranks are stopped after this long without a coordinator. Minutes: a coordinator that stalls, or
   // is being moved to another host, stops no training.
   std::chrono::nanoseconds orphan_timeout = std::chrono::minutes(5);
@@ -127,6 +133,10 @@ class Daemon {
   explicit Daemon(DaemonOptions options) : options_(std::move(options)) {}
   absl::Status Init();
   void FindCgroups();
+  absl::Status BeginHttp();
+  HostMeasures Measure() const;
+  // Looks how much room the output of ranks has, and again later.
+  void LookAtLogSpace();
   void AddHostChecks();
   v1::HostHealth HealthOfHost() const;
   v1::Hello MakeHello() const;
@@ -164,7 +174,9 @@ class Daemon {
   FileTasks files_{loop_};
   RandomIdSource ids_;
   const std::string machine_id_ = MachineId();
-  std::shared_ptr<rpc::RenewedChannel> channels_[3];
+  // Addresses; one at least.
+  std::vector<std::string> coordinators_;
+  Channels channels_;
   std::optional<certificates::ExpiryWatch> expiry_;
   os::UniqueFd signals_;
   std::optional<StateDir> state_dir_;
@@ -176,10 +188,12 @@ class Daemon {
   std::unique_ptr<AgentServer> agent_server_;
   std::unique_ptr<rpc::LoopHealth> health_;
   std::unique_ptr<HostChecks> host_checks_;
+  // Shared with the thread that looks at the file system.
+  std::shared_ptr<HostHttp> http_;
   // For probes.
   std::unique_ptr<AgentSocket> own_socket_;
   std::unique_ptr<LogUploads> logs_;
-  std::unique_ptr<StackUploads> stacks_;
+  std::unique_ptr<RankUploads> uploads_;
   // Shared with the thread that removes logs, which a file system may hold beyond our end.
   std::shared_ptr<LogsInUse> logs_in_use_ = std::make_shared<LogsInUse>();
   // By user, not told yet.

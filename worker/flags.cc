@@ -115,8 +115,8 @@ std::optional<DaemonOptions> ParseFlags(int argc, char** argv, int* exit_code) {
       "ca.pem");
   app.set_version_flag("--version", kVersion);
   app.add_option("--coordinator", options.coordinator,
-                 "Where the coordinator listens: unix:PATH, or HOST:PORT with TLS (default: the "
-                 "Unix socket of this user)")
+                 "Where the coordinator listens: unix:PATH, or HOST:PORT with TLS; of several "
+                 "coordinators all, with commas (default: the Unix socket of this user)")
       ->envname("MESHRUN_COORDINATOR");
   app.add_option("--state-dir", options.state_dir,
                  "This worker's own directory: identity, sockets, logs")
@@ -160,6 +160,11 @@ std::optional<DaemonOptions> ParseFlags(int argc, char** argv, int* exit_code) {
                  "A job's working directory, program or log directory that does not answer for so "
                  "long keeps that job off this host")
       ->capture_default_str();
+  app.add_option("--http", options.http,
+                 "Where /metrics and /healthz are served: unix:PATH, or with TLS HOST:PORT "
+                 "(default: nowhere)");
+  app.add_flag("--metrics-job-label", options.metrics_job_label,
+               "Ranks' metrics name their job; each job is a new series for Prometheus");
   app.add_option("--health-check", options.health_check,
                  "A program of yours that must exit with 0 for this host to take jobs; its last "
                  "line is shown otherwise");

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <cstdio>
+#include <cstdlib>
 #include <string_view>
 
 #include "core/exit_codes.h"
@@ -45,6 +46,8 @@ int main(int argc, char** argv) {
     const absl::Status released = meshrun::worker::ReleaseControllers();
     return released.ok() ? meshrun::kExitOk : Say(released);
   }
+  // We report failures ourselves; gRPC's logs only help gRPC developers.
+  ::setenv("GRPC_VERBOSITY", "NONE", /*overwrite=*/0);
   // Before gRPC starts its threads, so that the daemon's loop alone receives them. SIGUSR1 and
   // SIGUSR2 too: a batch system sends them to every process of a job, for its ranks.
   meshrun::os::BlockTerminationSignals(/*user_signals=*/true);

@@ -3,141 +3,29 @@
 #include <algorithm>
 #include <utility>
 
+#include "core/error_detail.h"
 #include "core/log.h"
 #include "core/os/boot_time.h"
 #include "core/proto_time.h"
 #include "core/rpc/status_conversion.h"
+#include "worker/session_stream.h"
 
 namespace meshrun::worker {
 namespace {
 
 constexpr std::chrono::milliseconds kFirstBackoff(20);
 constexpr std::chrono::seconds kLongestBackoff(1);
+constexpr std::chrono::seconds kBetweenErrors(10);
 // In a hurry, between two Hellos: time for an answer, and for RenewedChannel to make another
 // channel.
 constexpr std::chrono::nanoseconds kMinHelloInterval = rpc::RenewedChannel::kLeastDistance;
+// The same where another coordinator may lead by now: a session is to be at the next leader within
+// a second.
+constexpr std::chrono::nanoseconds kOtherHelloInterval = std::chrono::milliseconds(400);
 // After a silence: until what may have come before it has been read.
 constexpr std::chrono::milliseconds kSecondLook(20);
-// With more messages in the queue the coordinator is not reading: the session is given up, and the
-// next Hello repeats everything.
-constexpr size_t kMostQueued = 4096;
 
 }  // namespace
-
-// One stream. Owned by the session until OnDone has been posted; the loop's order of tasks makes
-// that the last thing that happens to it.
-class SessionStream
-    : public grpc::ClientBidiReactor<v1::OpenSessionRequest, v1::OpenSessionResponse> {
- public:
-  SessionStream(Session& session, EventLoop& loop, std::shared_ptr<v1::SessionService::Stub> stub,
-                uint32_t attempt)
-      : session_(session), loop_(loop), stub_(std::move(stub)), attempt_(attempt) {}
-
-  void Begin() {
-    stub_->async()->OpenSession(&context_, this);
-    // This hold lets writes start outside of gRPC's reactions until reading has ended.
-    AddHold();
-    StartRead(&incoming_);
-    StartCall();
-  }
-
-  // --- on the loop ---
-  void Write(v1::OpenSessionRequest message) {
-    if (reading_ended_ || writes_done_) return;
-    if (queue_.size() >= kMostQueued) {
-      Cancel();
-      return;
-    }
-    queue_.push_back(std::move(message));
-    Pump();
-  }
-  void SayHello(v1::OpenSessionRequest message) {
-    hello_ = message.hello();
-    Write(std::move(message));
-  }
-  void Cancel() {
-    is_cancelled_ = true;
-    context_.TryCancel();
-  }
-  // Another number's stream, or another of its number, is the session: nobody misses this one.
-  void Supersede() {
-    is_superseded_ = true;
-    Cancel();
-  }
-  // What check_welcome says of the coordinator that it reached.
-  void Refuse(absl::Status why) {
-    refused_ = std::move(why);
-    Cancel();
-  }
-  bool is_cancelled() const { return is_cancelled_; }
-  bool is_superseded() const { return is_superseded_; }
-  const absl::Status& refused() const { return refused_; }
-  const v1::SessionService::Stub* stub() const { return stub_.get(); }
-  // Number and attempt.
-  std::pair<uint64_t, uint32_t> place() const { return {hello_.session_number(), attempt_}; }
-  std::chrono::steady_clock::time_point began() const { return began_; }
-  const v1::Hello& hello() const { return hello_; }
-  // CLOCK_BOOTTIME.
-  std::chrono::nanoseconds hello_sent() const { return hello_sent_; }
-  void HalfClose() {
-    half_close_ = true;
-    Pump();
-  }
-
- private:
-  void Pump() {
-    if (writing_ || reading_ended_ || writes_done_) return;
-    if (!queue_.empty()) {
-      writing_ = true;
-      StartWrite(&queue_.front());
-    } else if (half_close_) {
-      writes_done_ = true;
-      StartWritesDone();
-    }
-  }
-
-  // --- gRPC's threads ---
-  void OnReadDone(bool ok) override {
-    if (ok) {
-      loop_.Post([this, message = std::move(incoming_)] { session_.OnMessage(*this, message); });
-      incoming_.Clear();
-      StartRead(&incoming_);
-      return;
-    }
-    loop_.Post([this] {
-      reading_ended_ = true;
-      RemoveHold();
-    });
-  }
-  void OnWriteDone(bool ok) override {
-    loop_.Post([this, ok] {
-      writing_ = false;
-      queue_.pop_front();
-      if (ok) Pump();
-    });
-  }
-  void OnDone(const grpc::Status& status) override {
-    loop_.Post([this, status = rpc::FromGrpc(status)] { session_.OnDone(this, status); });
-  }
-
-  Session& session_;
-  EventLoop& loop_;
-  const std::shared_ptr<v1::SessionService::Stub> stub_;
-  const uint32_t attempt_;
-  const std::chrono::steady_clock::time_point began_ = std::chrono::steady_clock::now();
-  const std::chrono::nanoseconds hello_sent_ = os::BootTimeNow();
-  grpc::ClientContext context_;
-  v1::OpenSessionResponse incoming_;
-  v1::Hello hello_;
-  std::deque<v1::OpenSessionRequest> queue_;
-  bool writing_ = false;
-  bool reading_ended_ = false;
-  bool half_close_ = false;
-  bool writes_done_ = false;
-  bool is_cancelled_ = false;
-  bool is_superseded_ = false;
-  absl::Status refused_;
-};
 
 Session::Session(EventLoop& loop, std::shared_ptr<rpc::RenewedChannel> channel,
                  uint64_t incarnation, Handler handler, uint64_t term,
@@ -176,14 +64,15 @@ void Session::Connect() {
     number_is_welcomed_ = false;
   }
   BeginStream();
-  parallel_connect_timer_ =
-      loop_.After(std::max<std::chrono::nanoseconds>(kMinHelloInterval, lease_ / 5),
-                  [this] { ConnectInParallel(); });
+  const auto interval = stub_.choice().HasOthers()
+                            ? kOtherHelloInterval
+                            : std::max<std::chrono::nanoseconds>(kMinHelloInterval, lease_ / 5);
+  parallel_connect_timer_ = loop_.After(interval, [this] { ConnectInParallel(); });
 }
 
 void Session::BeginStream() {
-  SessionStream& stream = *streams_.emplace_back(
-      std::make_unique<SessionStream>(*this, loop_, stub_.Get(), ++attempt_));
+  SessionStream& stream =
+      *streams_.emplace_back(std::make_unique<SessionStream>(*this, loop_, stub_, ++attempt_));
   stream.Begin();
   v1::OpenSessionRequest message;
   *message.mutable_hello() = handler_.hello();
@@ -195,15 +84,18 @@ void Session::BeginStream() {
 }
 
 void Session::ConnectInParallel() {
-  if (closing_ || open() || std::chrono::steady_clock::now() >= hurry_until_) return;
+  if (closing_ || open()) return;
+  const bool in_hurry = std::chrono::steady_clock::now() < hurry_until_;
+  // Another coordinator may lead where this one is not reached.
+  if (!in_hurry && !stub_.choice().HasOthers()) return;
   const auto stub = stub_.Get();
   if (std::none_of(streams_.begin(), streams_.end(),
-                   [&](const auto& stream) { return stream->stub() == stub.get(); })) {
+                   [&](const auto& stream) { return stream->stub() == stub; })) {
     Connect();
     return;
   }
   // Another channel takes the time to read its certificate.
-  stub_.Replace();
+  stub_.Leave();
   parallel_connect_timer_ = loop_.After(kFirstBackoff, [this] { ConnectInParallel(); });
 }
 
@@ -227,7 +119,7 @@ void Session::OnMessage(SessionStream& stream, const v1::OpenSessionResponse& me
   if (message.fence().term() < term_) {
     log::Warning("ignored a message of an older coordinator",
                  {{"its_term", message.fence().term()}, {"known_term", term_}});
-    stream.Cancel();
+    stub_.choice().HasOthers() ? LeaveConnection(stream) : stream.Cancel();
     return;
   }
   if (message.has_welcome()) {
@@ -244,9 +136,17 @@ void Session::OnMessage(SessionStream& stream, const v1::OpenSessionResponse& me
     log::Warning("the coordinator's first message is not a Welcome");
     stream.Cancel();
   } else if (message.has_heartbeat_reply()) {
+    // Whatever has moved the choice meanwhile.
+    if (!stream.is_cancelled()) stub_.choice().OnLeads(stream.address());
     while (!heartbeats_sent_.empty() &&
            heartbeats_sent_.front().first <= message.heartbeat_reply().sequence()) {
-      contact_ = std::max(contact_, heartbeats_sent_.front().second);
+      const auto& [sequence, sent] = heartbeats_sent_.front();
+      contact_ = std::max(contact_, sent);
+      if (sequence == message.heartbeat_reply().sequence() &&
+          message.heartbeat_reply().received_at_nanos() != 0) {
+        clock_.Add(sent, std::chrono::nanoseconds(message.heartbeat_reply().received_at_nanos()),
+                   os::BootTimeNow());
+      }
       heartbeats_sent_.pop_front();
     }
   } else {
@@ -262,12 +162,16 @@ void Session::OnWelcome(SessionStream& stream, const v1::OpenSessionResponse& me
     heartbeat_interval_ = FromProto(welcome.heartbeat_interval());
   if (open() && open_ != &stream) open_->Supersede();
   open_ = &stream;
+  // It may have been asked before others were.
+  stub_.choice().OnLeads(stream.address());
   number_is_welcomed_ = true;
+  refusing_.clear();
   // The coordinator ends those that come too late, or makes one of them the session.
   hurry_until_ = Time();
   loop_.Cancel(reconnect_);
   loop_.Cancel(renewal_);
   heartbeats_sent_.clear();
+  clock_.Clear();
   contact_ = std::max(contact_, stream.hello_sent());
   backoff_ = std::chrono::nanoseconds(0);
   last_error_.clear();
@@ -330,7 +234,8 @@ void Session::RetryRenewal(const absl::Status& why) {
 }
 
 void Session::LeaveConnection(SessionStream& stream) {
-  stub_.Replace();
+  // Another one of several coordinators may be asked already.
+  if (!stub_.choice().HasOthers() || stub_.Get() == stream.stub()) stub_.Leave();
   stream.Cancel();
 }
 
@@ -375,6 +280,8 @@ void Session::OnDone(const SessionStream* stream, absl::Status status) {
   const bool was_asked = stream != nullptr;
   const bool was_open = was_asked && stream == open_;
   const bool was_superseded = was_asked && stream->is_superseded();
+  const auto stub = was_asked ? stream->stub() : nullptr;
+  const std::string address = was_asked ? stream->address() : "";
   const auto stream_place = was_asked ? stream->place() : std::pair<uint64_t, uint32_t>();
   if (was_asked && !stream->refused().ok()) status = stream->refused();
   if (was_open) {
@@ -382,7 +289,7 @@ void Session::OnDone(const SessionStream* stream, absl::Status status) {
     // Another Hello came over a connection that may be held up.
     if (connecting()) {
       hurry_until_ = last_heard_ + lease_;
-      stub_.Replace();
+      stub_.Leave();
     }
   }
   std::erase_if(streams_, [stream](const auto& one) { return one.get() == stream; });
@@ -396,20 +303,54 @@ void Session::OnDone(const SessionStream* stream, absl::Status status) {
     return;
   }
   if (was_superseded) return;
-  if ((was_asked && status.code() == absl::StatusCode::kPermissionDenied) ||
-      status.code() == absl::StatusCode::kFailedPrecondition ||
-      status.code() == absl::StatusCode::kInvalidArgument) {
-    if (handler_.on_refused(status)) return;
+  const bool is_refused = (was_asked && status.code() == absl::StatusCode::kPermissionDenied) ||
+                          status.code() == absl::StatusCode::kFailedPrecondition ||
+                          status.code() == absl::StatusCode::kInvalidArgument;
+  if (is_refused) refusal_ = status;
+  if (was_asked) NoteRefusal(address, status, is_refused);
+  if (was_asked ? AllRefuse() : is_refused) {
+    if (handler_.on_refused(refusal_)) return;
   }
-  if (was_asked) stub_.OnEnd(status);
-  // Logged once per kind of error, not once per attempt.
-  if (const std::string error(status.message()); was_open || error != last_error_) {
+  if (is_refused && was_asked && stub_.choice().HasOthers()) {
+    // Another address may be that of a coordinator which takes this worker.
+    if (stub_.Get() == stub) stub_.Leave();
+  } else if (was_asked) {
+    stub_.OnEnd(status, stub);
+  }
+  // Logged once per kind of error, not once per attempt; of several coordinators each has its own
+  // words.
+  const auto now = std::chrono::steady_clock::now();
+  const bool is_due = !stub_.choice().HasOthers() || now - last_told_ >= kBetweenErrors;
+  if (const std::string error(status.message()); was_open || (error != last_error_ && is_due)) {
     last_error_ = error;
+    last_told_ = now;
     log::Warning("no session with the coordinator: trying again", {{"error", status}});
   }
   backoff_ = std::clamp<std::chrono::nanoseconds>(backoff_ * 3 / 2, kFirstBackoff, kLongestBackoff);
   loop_.Cancel(reconnect_);
-  reconnect_ = loop_.After(backoff_, [this] { Connect(); });
+  // Where the choice has moved on, each of several coordinators has its own pause.
+  const bool moves_on = was_asked && (is_refused || rpc::LeaderChoice::MovesOn(status));
+  const auto pause = stub_.choice().HasOthers()
+                         ? std::max<std::chrono::nanoseconds>(stub_.choice().Wait(),
+                                                              moves_on ? kFirstBackoff : backoff_)
+                         : backoff_;
+  reconnect_ = loop_.After(pause, [this] { Connect(); });
+}
+
+void Session::NoteRefusal(const std::string& address, const absl::Status& status, bool is_refused) {
+  const v1::ErrorDetail detail = DetailOf(status);
+  // A standby has the words of its leader.
+  if (is_refused || (detail.standby() && refusing_.contains(detail.leader()))) {
+    refusing_.insert(address);
+  } else if (detail.origin() != v1::ERROR_ORIGIN_UNSPECIFIED) {
+    refusing_.erase(address);
+  }
+}
+
+bool Session::AllRefuse() const {
+  const std::vector<std::string>& given = stub_.choice().given();
+  return std::all_of(given.begin(), given.end(),
+                     [this](const std::string& one) { return refusing_.contains(one); });
 }
 
 void Session::Close(std::chrono::nanoseconds timeout, std::function<void()> on_closed) {

@@ -20,6 +20,7 @@
 #include <deque>
 #include <functional>
 #include <memory>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -27,6 +28,7 @@
 #include "absl/status/status.h"
 #include "core/rpc/renewed_channel.h"
 #include "meshrun/v1/session.grpc.pb.h"
+#include "worker/clock/coordinator_clock.h"
 #include "worker/event_loop/event_loop.h"
 
 namespace meshrun::worker {
@@ -50,7 +52,7 @@ class Session {
     // Commands: everything but Welcome and HeartbeatReply.
     std::function<void(const v1::OpenSessionResponse&)> on_message;
     // The coordinator refuses this daemon as it is (FAILED_PRECONDITION, INVALID_ARGUMENT,
-    // PERMISSION_DENIED). True: do not try again.
+    // PERMISSION_DENIED); all of several do, or have a leader that does. True: do not try again.
     std::function<bool(const absl::Status&)> on_refused;
   };
 
@@ -78,6 +80,7 @@ class Session {
   // at which the answer came says nothing: it may have been on its way for long, and the
   // coordinator counts from what it received.
   std::chrono::nanoseconds Contact() const { return contact_; }
+  const CoordinatorClock& clock() const { return clock_; }
 
   // Sends what is queued and Goodbye, ends the stream, and calls `on_closed`, at the latest after
   // `timeout`. The session does not open again.
@@ -95,6 +98,9 @@ class Session {
   void OnMessage(SessionStream& stream, const v1::OpenSessionResponse& message);
   // `stream` is null where none could begin.
   void OnDone(const SessionStream* stream, absl::Status status);
+  // What the end of a stream to `address` says of refusals.
+  void NoteRefusal(const std::string& address, const absl::Status& status, bool is_refused);
+  bool AllRefuse() const;
   void OnTick();
   // `old`: once there is another channel than this one.
   void RenewOver(const v1::SessionService::Stub* old);
@@ -131,6 +137,7 @@ class Session {
   std::chrono::nanoseconds backoff_{0};
   Time last_heard_;
   std::chrono::nanoseconds contact_{0};
+  CoordinatorClock clock_;
   // Those of the open stream that are not answered yet.
   std::deque<std::pair<uint64_t, std::chrono::nanoseconds>> heartbeats_sent_;
   // After a silence: when the lease is over.
@@ -140,7 +147,12 @@ class Session {
   EventLoop::TimerId parallel_connect_timer_ = 0;
   EventLoop::TimerId reconnect_ = 0;
   EventLoop::TimerId renewal_ = 0;
+  // Addresses of coordinators that refuse this daemon, since the last Welcome.
+  std::set<std::string> refusing_;
+  // What one of them has said last.
+  absl::Status refusal_;
   std::string last_error_;
+  Time last_told_;
   std::string last_renewal_error_;
   bool draining_ = false;
   bool closing_ = false;

@@ -5,9 +5,9 @@
 
 #include "client/cli/context.h"
 #include "client/cli/times.h"
-#include "client/render/json.h"
 #include "client/render/usage_report.h"
 #include "core/exit_codes.h"
+#include "core/json/json.h"
 #include "core/proto_time.h"
 #include "core/status.h"
 

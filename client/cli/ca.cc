@@ -6,8 +6,8 @@
 
 #include "client/certificate_files.h"
 #include "client/cli/context.h"
-#include "client/render/json.h"
 #include "core/exit_codes.h"
+#include "core/json/json.h"
 #include "core/utf8.h"
 
 namespace meshrun::client {
@@ -117,7 +117,8 @@ void AddCa(FlagSet& root, Commands* commands) {
   issue.Texts("--node", &values->request.nodes, "NAME",
               "Of a worker: its --name; may be repeated, '*' is every node");
   issue.Texts("--host", &values->request.hosts, "NAME",
-              "Of a coordinator: a name or address at which it is reached; may be repeated");
+              "Of a coordinator, or of a worker with --http: a name or address at which it is "
+              "reached; may be repeated");
   issue.Text("--out", &values->out, "DIR", "Where to write the three files");
   FlagSet renew = ca.Command(
       "renew",

@@ -17,6 +17,7 @@
 #include "core/exit_codes.h"
 #include "core/os/process.h"
 #include "core/os/process_stat.h"
+#include "core/rpc/leader_choice.h"
 #include "core/rpc/security_flags.h"
 #include "core/status.h"
 #include "core/text.h"
@@ -50,9 +51,10 @@ int& OutputError() {
 
 void AddCoordinatorFlags(FlagSet& flags, CoordinatorFlags* values) {
   flags.Section("Coordinator");
-  flags.Text("--coordinator", &values->address, "ADDRESS",
-             "unix:PATH, or HOST:PORT with TLS; else $MESHRUN_COORDINATOR, the dev cluster, this "
-             "user's socket");
+  flags.Text(
+      "--coordinator", &values->address, "ADDRESS",
+      "unix:PATH, or HOST:PORT with TLS, several with commas; else $MESHRUN_COORDINATOR, the "
+      "dev cluster, this user's socket");
   flags.Text("--timeout", &values->timeout, "TIME", "How long to wait for an answer (default 5s)");
   rpc::AddSecurityFlags(*flags.app(), &values->security);
   for (const char* name : {"--tls-cert", "--tls-key", "--tls-ca"}) {
@@ -126,8 +128,10 @@ absl::StatusOr<std::unique_ptr<Client>> ConnectTo(const CoordinatorFlags& flags)
   }
   auto client = Client::Connect(options);
   if (client.ok()) {
-    const std::string warning = rpc::InsecureWarning((*client)->address(), flags.security);
-    if (!warning.empty()) Say(warning);
+    for (const std::string& address : rpc::SplitAddresses((*client)->address())) {
+      const std::string warning = rpc::InsecureWarning(address, flags.security);
+      if (!warning.empty()) Say(warning);
+    }
   }
   return client;
 }
@@ -148,9 +152,19 @@ absl::StatusOr<std::unique_ptr<Client>> ConnectTo(const CoordinatorFlags& flags,
 
 absl::StatusOr<std::unique_ptr<Client>> ConnectTo(const CoordinatorFlags& flags,
                                                   const std::string& job) {
+  MESHRUN_ASSIGN_OR_RETURN(Connection connection, Connect(flags, job));
+  return std::move(connection.client);
+}
+
+absl::StatusOr<Connection> Connect(const CoordinatorFlags& flags, const std::string& job) {
   const std::vector<RegisteredRun> runs = RunsHere(flags);
   MESHRUN_ASSIGN_OR_RETURN(const RegisteredRun* const run, RunOf(runs, flags, job));
-  return run != nullptr ? ConnectTo(flags, *run) : ConnectBesides(runs, flags, job);
+  Connection out;
+  out.security = flags.security;
+  if (run != nullptr) out.security.tls = run->tls;
+  MESHRUN_ASSIGN_OR_RETURN(
+      out.client, run != nullptr ? ConnectTo(flags, *run) : ConnectBesides(runs, flags, job));
+  return out;
 }
 
 absl::StatusOr<Client*> Connections::To(const std::string& job) {

@@ -13,9 +13,9 @@
 #include "absl/status/status.h"
 #include "client/cli/flag_set.h"
 #include "client/client.h"
-#include "client/render/json.h"
 #include "client/render/style.h"
 #include "client/run_registry.h"
+#include "core/json/json.h"
 
 namespace meshrun::client {
 
@@ -35,6 +35,12 @@ absl::StatusOr<std::unique_ptr<Client>> ConnectTo(const CoordinatorFlags& flags)
 // coordinator that is found without the run.
 absl::StatusOr<std::unique_ptr<Client>> ConnectTo(const CoordinatorFlags& flags,
                                                   const std::string& job);
+// The same, with what it was reached by: for its HTTP port.
+struct Connection {
+  std::unique_ptr<Client> client;
+  rpc::Security security;
+};
+absl::StatusOr<Connection> Connect(const CoordinatorFlags& flags, const std::string& job);
 // The `meshrun run` calls of this user on this host; none where flags or MESHRUN_COORDINATOR name a
 // coordinator.
 std::vector<RegisteredRun> RunsHere(const CoordinatorFlags& flags);
@@ -112,7 +118,11 @@ void AddEvents(FlagSet& root, Commands* commands);
 void AddWhy(FlagSet& root, Commands* commands);
 void AddWait(FlagSet& root, Commands* commands);
 void AddSignal(FlagSet& root, Commands* commands);
+void AddTrace(FlagSet& root, Commands* commands);
+void AddMetrics(FlagSet& root, Commands* commands);
 void AddStack(FlagSet& root, Commands* commands);
+void AddTop(FlagSet& root, Commands* commands);
+void AddPage(FlagSet& root, Commands* commands);
 void AddLimits(FlagSet& root, Commands* commands);
 void AddBackup(FlagSet& root, Commands* commands);
 void AddUsage(FlagSet& root, Commands* commands);

@@ -151,9 +151,13 @@ int Main(int argc, char** argv) {
   AddLeave(flags, &commands);
   AddQueue(flags, &commands);
   AddPs(flags, &commands);
+  AddTop(flags, &commands);
+  AddPage(flags, &commands);
   AddDescribe(flags, &commands);
   AddWhy(flags, &commands);
+  AddMetrics(flags, &commands);
   AddStack(flags, &commands);
+  AddTrace(flags, &commands);
   AddEvents(flags, &commands);
   AddLogs(flags, &commands);
   AddLimits(flags, &commands);

@@ -3,7 +3,7 @@
 #include <nlohmann/json.hpp>
 
 #include "client/render/checkpoint_report.h"
-#include "client/render/json.h"
+#include "core/json/json.h"
 #include "core/utf8.h"
 
 namespace meshrun::client {
@@ -15,7 +15,7 @@ std::string Printed(const Json& value) {
   return value.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
 }
 
-// The form is that of render/json.h.
+// The form is that of core/json/json.h.
 Json Number(double value) {
   if (std::isnan(value)) return "NaN";
   if (std::isinf(value)) return value > 0 ? "Infinity" : "-Infinity";

@@ -44,6 +44,21 @@ std::string CertificateText(const v1::Node& node, nanoseconds now) {
   return end > now ? "in " + Age(end - now) : "ended " + Ago(now, end);
 }
 
+// "a leads at head1:7480, standbys: b at head2:7480, c at head3:7480; state in etcd".
+std::string CoordinatorsText(const v1::DescribeClusterResponse& cluster) {
+  std::string leader, standbys;
+  for (const v1::Coordinator& one : cluster.coordinators()) {
+    if (one.leads()) {
+      leader = fmt::format("{} leads at {}", one.name(), one.address());
+    } else {
+      standbys +=
+          fmt::format("{}{} at {}", standbys.empty() ? "" : ", ", one.name(), one.address());
+    }
+  }
+  return fmt::format("{}{}{}; state in {}", leader, leader.empty() ? "standbys: " : ", standbys: ",
+                     standbys.empty() ? "none" : standbys, cluster.state_engine());
+}
+
 }  // namespace
 
 bool CertificateIsEnding(const v1::Node& node, nanoseconds now) {
@@ -137,6 +152,9 @@ std::string DescribeCluster(const v1::DescribeClusterResponse& cluster, std::str
       address, cluster.version(), cluster.term(), Age(now - FromProto(cluster.started_at())),
       Count(cluster.nodes_healthy(), "node"), cluster.nodes_total(),
       Count(cluster.jobs_active(), "job"), cluster.jobs_total());
+  if (!cluster.coordinators().empty()) {
+    out += fmt::format("  {}\n", CoordinatorsText(cluster));
+  }
   if (!cluster.read_only_reason().empty())
     out += fmt::format("  READ-ONLY: {}\n", cluster.read_only_reason());
   Table events({"WHEN", "~EVENT", "~JOB", "WHAT"});

@@ -4,7 +4,7 @@
 #include <chrono>
 #include <nlohmann/json.hpp>
 
-#include "client/render/json.h"
+#include "core/json/json.h"
 #include "core/utf8.h"
 
 namespace meshrun::client {

@@ -5,7 +5,21 @@
 
 #include <algorithm>
 
+#include "core/utf8.h"
+
 namespace meshrun::client {
+namespace {
+
+// Bytes of the control character that a text begins with; 0: it begins with none. A byte from 0x80
+// to 0x9f that is part of no character counts as one: it is one to a terminal of single bytes.
+size_t ControlLength(std::string_view text) {
+  const size_t length = Utf8Length(text);
+  if (length > 0) return IsControl(text) ? length : 0;
+  const auto byte = static_cast<unsigned char>(text[0]);
+  return byte >= 0x80 && byte < 0xA0 ? 1 : 0;
+}
+
+}  // namespace
 
 std::string Paint(const Style& style, Colour colour, std::string_view text) {
   if (!style.colour || text.empty()) return std::string(text);
@@ -87,8 +101,8 @@ std::vector<std::string> Wrap(std::string_view text, size_t width) {
 std::string Visible(std::string_view text) {
   std::string out;
   for (size_t i = 0; i < text.size(); ++i) {
-    const auto c = static_cast<unsigned char>(text[i]);
-    if (c == 0x1B) {
+    const size_t control = ControlLength(text.substr(i));
+    if (text[i] == 0x1B) {
       // "ESC [ parameters final", "ESC ] text BEL", or two bytes.
       if (i + 1 >= text.size()) break;
       if (text[++i] == '[') {
@@ -97,10 +111,14 @@ std::string Visible(std::string_view text) {
       } else if (text[i] == ']') {
         while (i + 1 < text.size() && text[i] != '\a' && text[i] != 0x1B) ++i;
       }
-    } else if (c == '\t') {
+    } else if (text[i] == '\t') {
       out += ' ';
-    } else if (c >= 0x20 && c != 0x7F) {
-      out += static_cast<char>(c);
+    } else if (control > 0) {
+      i += control - 1;
+    } else {
+      const size_t length = std::max<size_t>(Utf8Length(text.substr(i)), 1);
+      out += text.substr(i, length);
+      i += length - 1;
     }
   }
   // The last character, where its first byte promises more than there is.
@@ -116,12 +134,16 @@ std::string Visible(std::string_view text) {
 
 std::string OneLine(std::string_view text, size_t width) {
   const size_t begin = std::min(text.find_first_not_of(" \t\r\n"), text.size());
-  std::string line(text.substr(begin, text.find_first_of("\r\n", begin) - begin));
-  for (char& c : line) {
-    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7F) c = ' ';
+  const std::string_view line = text.substr(begin, text.find_first_of("\r\n", begin) - begin);
+  std::string plain;
+  for (size_t i = 0; i < line.size();) {
+    const size_t control = ControlLength(line.substr(i));
+    const size_t length = std::max<size_t>(Utf8Length(line.substr(i)), 1);
+    plain += control > 0 ? " " : line.substr(i, length);
+    i += control > 0 ? control : length;
   }
-  line.erase(line.find_last_not_of(' ') + 1);
-  return Shorten(line, width);
+  plain.erase(plain.find_last_not_of(' ') + 1);
+  return Shorten(plain, width);
 }
 
 }  // namespace meshrun::client

@@ -6,6 +6,7 @@
 #include <sys/stat.h>
 
 #include <algorithm>
+#include <set>
 #include <sstream>
 #include <utility>
 
@@ -42,6 +43,18 @@ v1::StateEvent WithoutValues(v1::StateEvent event) {
     row.set_value(record.SerializeAsString());
   }
   return event;
+}
+
+// For a call that was stepped, and perhaps committed: it may not be made again as if nothing had
+// been done.
+absl::Status InDoubt(const absl::Status& why) {
+  v1::ErrorDetail detail = DetailOf(why);
+  if (!detail.standby()) return why;
+  detail.clear_standby();
+  absl::Status status = absl::UnavailableError(
+      fmt::format("{}; whether the call was carried out is not known", std::string(why.message())));
+  SetDetail(&status, detail);
+  return status;
 }
 
 void WarnOfSlowStep(const v1::StateEvent& event, SteadyNanos took) {
@@ -84,6 +97,7 @@ void EventLoop::Stop() {
     MutexLock lock(mu_);
     stopping_ = true;
     arrived_.NotifyAll();
+    measured_now_.NotifyAll();
   }
   if (thread_.joinable()) thread_.join();
   {
@@ -112,7 +126,7 @@ absl::Status EventLoop::Post(v1::StateEvent event) {
   }
   Senders::Event sent = Senders::EventOf(event, event.ByteSizeLong());
   MutexLock lock(mu_);
-  if (stopping_) return absl::UnavailableError("the coordinator is stopping");
+  if (stopping_ || lost_) return WhyEnded();
   MESHRUN_RETURN_IF_ERROR(CheckRoom(sent.bytes));
   if (senders_) MESHRUN_RETURN_IF_ERROR(senders_->Admit(sent));
   Enqueue(std::move(event), std::move(sent));
@@ -122,7 +136,7 @@ absl::Status EventLoop::Post(v1::StateEvent event) {
 absl::StatusOr<bool> EventLoop::PostMessage(v1::StateEvent event, std::function<void()> resume) {
   Senders::Event sent = Senders::EventOf(event, event.ByteSizeLong());
   MutexLock lock(mu_);
-  if (stopping_) return absl::UnavailableError("the coordinator is stopping");
+  if (stopping_ || lost_) return WhyEnded();
   std::string sender = sent.sender;
   const bool room_in_all = CheckRoom(sent.bytes).ok();
   Enqueue(std::move(event), std::move(sent));
@@ -156,7 +170,7 @@ void EventLoop::Enqueue(v1::StateEvent event, Senders::Event sent) {
 
 void EventLoop::PostEnd(v1::StateEvent event) {
   MutexLock lock(mu_);
-  if (stopping_) return;
+  if (stopping_ || lost_) return;
   Enqueue(std::move(event), {});
 }
 
@@ -170,12 +184,28 @@ void EventLoop::Run() {
     AwaitSomething();
     {
       MutexLock lock(mu_);
-      if (stopping_) break;
+      // Whoever stops a loop that leads no more may have come first.
+      lost_ = !MayAct();
+      if (stopping_ || lost_) break;
     }
     Turn();
   }
-  options_.recipients.EndCalls(absl::UnavailableError("the coordinator is stopping"));
-  options_.recipients.EndSessions(absl::UnavailableError("the coordinator is stopping"));
+  absl::Status why;
+  std::set<uint64_t> waiting;
+  {
+    MutexLock lock(mu_);
+    why = WhyEnded();
+    for (const Queued& queued : queue_) {
+      if (!queued.event.has_call_cancelled()) waiting.insert(queued.event.call_id());
+    }
+  }
+  options_.recipients.EndCalls(why, waiting);
+  options_.recipients.EndCalls(InDoubt(why));
+  options_.recipients.EndSessions(why);
+}
+
+absl::Status EventLoop::WhyEnded() const {
+  return lost_ ? options_.not_leading() : absl::UnavailableError("the coordinator is stopping");
 }
 
 SteadyNanos EventLoop::WakeAt() const {
@@ -207,6 +237,7 @@ void EventLoop::AwaitSomething() {
 
 void EventLoop::Turn() {
   if (options_.on_turn) options_.on_turn();
+  TellMeasures();
   if (loads_.TakeDone()) OnViewLoaded();
   if (commits_.TakeDone()) OnStoreDone();
   if (mode_ == Mode::kWriting && work_ == Work::kCommit) {
@@ -299,7 +330,11 @@ void EventLoop::Process(Batch batch) {
     tick.mutable_tick();
     batch.push_back(Stamped(std::move(tick)));
   }
+  const uint64_t generations = machine_->committed_generations();
   Actions actions = StepBatch(batch);
+  committed_ = {.events = batch.size(),
+                .rows = actions.rows.size(),
+                .generations = machine_->committed_generations() - generations};
   // Answers to heartbeats show nothing of the state.
   const auto first_answer =
       std::stable_partition(actions.list.begin(), actions.list.end(), [](const Action& action) {
@@ -348,6 +383,8 @@ void EventLoop::OnStoreDone() {
 void EventLoop::OnCommitted(const absl::Status& status, SteadyNanos took) {
   if (took >= kStandStill) StandStill(took);
   if (status.ok()) {
+    committed_.took = took;
+    if (options_.on_commit) options_.on_commit(committed_);
     Release();
     if (mode_ == Mode::kHung) LeaveReadOnly();
     return;

@@ -83,11 +83,28 @@ class EventLoop {
     size_t part_bytes = 4u << 20;
     // Called on the loop's thread at each turn, at least once a second: for health checks.
     std::function<void()> on_turn;
+    // The roll call of a copy is over: what is on disk from here on is no copy.
+    std::function<void()> on_roll_call_over;
+    // Whether no other coordinator can lead now; null: there is no other. Once it says no, the loop
+    // does nothing more: no action is released, no read answered, and every call and session ends
+    // with what `not_leading` says. Any thread.
+    std::function<bool()> leads;
+    std::function<absl::Status()> not_leading;
+    // Called on the loop's thread when a batch with something to write is durable.
+    struct Committed {
+      SteadyNanos took{0};
+      size_t events = 0;
+      size_t rows = 0;
+      // Generations that start with it.
+      uint64_t generations = 0;
+    };
+    std::function<void(const Committed&)> on_commit;
   };
 
   explicit EventLoop(const Options& options)
       : options_(options), restored_(options.restored), policy_(options.policy) {
     if (options_.sender_limits) senders_.emplace(*options_.sender_limits);
+    options_.recipients.SetGate(options_.leads);
   }
   ~EventLoop() { Stop(); }
 
@@ -98,13 +115,13 @@ class EventLoop {
   void Stop();
 
   // RESOURCE_EXHAUSTED: the queue, or the sender's share of it, is full; the rest as of
-  // Senders::Admit. UNAVAILABLE: stopping.
+  // Senders::Admit. UNAVAILABLE: stopping, or not leading.
   absl::Status Post(v1::StateEvent event);
   // A message of a session. Where the queue, or the session's share of it, is full it is taken all
   // the same, and the answer is false: the session is to read nothing more until `resume` is
   // called, on the loop's thread. So at most one message of each session stands beyond the limit,
   // and its worker waits.
-  // UNAVAILABLE: stopping; `resume` is not called then.
+  // UNAVAILABLE: stopping, or not leading; `resume` is not called then.
   absl::StatusOr<bool> PostMessage(v1::StateEvent event, std::function<void()> resume);
   // In place of Options::policy from now on. Never refused. `by`: who has changed it.
   void SetPolicy(v1::Policy policy, v1::Caller by = {});
@@ -117,6 +134,11 @@ class EventLoop {
   uint64_t term() const { return term_.load(); }
   // Empty while all is well.
   std::string read_only_reason() const;
+  // What the state is now, or was up to 100 ms ago; what it was last where the loop does not answer
+  // in this time, or cannot write its state. Null: nothing was measured yet. Any thread.
+  std::shared_ptr<const Measures> Measure(std::chrono::milliseconds wait);
+  // Events that wait.
+  size_t queued() const;
 
  private:
   using Batch = std::vector<v1::StateEvent>;
@@ -141,6 +163,9 @@ class EventLoop {
   void Run();
   void Turn();
   void AwaitSomething();
+  bool MayAct() const { return options_.leads == nullptr || options_.leads(); }
+  // Why nothing is taken any more.
+  absl::Status WhyEnded() const MESHRUN_REQUIRES(mu_);
   SteadyNanos WakeAt() const;
   Batch TakeBatch();
   void Process(Batch batch);
@@ -163,6 +188,9 @@ class EventLoop {
   // RESOURCE_EXHAUSTED: beyond a limit with so many bytes more.
   absl::Status CheckRoom(size_t bytes) const MESHRUN_REQUIRES(mu_);
   void Poke();
+
+  // measures.cc
+  void TellMeasures();
 
   // restore.cc
   // Without rows.
@@ -220,6 +248,7 @@ class EventLoop {
   // Actions and events of the batch whose commit is under way.
   std::vector<Action> unreleased_;
   Batch uncommitted_;
+  Options::Committed committed_;
 
   // Read-only: what is on disk, to answer reads from; null until it is loaded.
   std::unique_ptr<StateMachine> view_;
@@ -258,7 +287,15 @@ class EventLoop {
   size_t seen_ MESHRUN_GUARDED_BY(mu_) = 0;
   bool poked_ MESHRUN_GUARDED_BY(mu_) = false;
   bool stopping_ MESHRUN_GUARDED_BY(mu_) = false;
+  // The leadership was lost: the thread has ended.
+  bool lost_ MESHRUN_GUARDED_BY(mu_) = false;
   std::string read_only_reason_ MESHRUN_GUARDED_BY(mu_);
+  // How often Measure was called, and for which calls the last measures are.
+  uint64_t measures_wanted_ MESHRUN_GUARDED_BY(mu_) = 0;
+  uint64_t measured_ MESHRUN_GUARDED_BY(mu_) = 0;
+  std::chrono::steady_clock::time_point measured_at_ MESHRUN_GUARDED_BY(mu_);
+  std::shared_ptr<const Measures> measures_ MESHRUN_GUARDED_BY(mu_);
+  CondVar measured_now_;
 };
 
 }  // namespace meshrun::coordinator

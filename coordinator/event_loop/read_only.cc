@@ -271,6 +271,9 @@ void EventLoop::ProcessReadOnly(Batch batch) {
     } else if (event.has_set_policy()) {
       // The state that is restored may have been read with the one before.
       held_.push_back(std::move(event));
+    } else if (event.has_notice()) {
+      // People should know it, and nobody says it again.
+      if (held_.size() < options_.queue_limit) held_.push_back(std::move(event));
     } else if (event.has_call_cancelled()) {
       if (hung) held_.push_back(std::move(event));
     } else if (IsRead(event)) {

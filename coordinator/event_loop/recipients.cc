@@ -33,10 +33,12 @@ void Recipients::SetUploads(EndUploadsOf end_uploads) {
 }
 
 void Recipients::Reply(uint64_t call_id, const absl::Status& status, const MessagePtr& response) {
+  if (!MaySpeak()) return;
   if (PendingCall* call = TakeCall(call_id); call != nullptr) call->Reply(status, response);
 }
 
 void Recipients::Send(uint64_t session_id, v1::OpenSessionResponse message) {
+  if (!MaySpeak()) return;
   std::shared_ptr<Session> session;
   {
     MutexLock lock(mu_);
@@ -61,6 +63,8 @@ void Recipients::Close(uint64_t session_id, const absl::Status& status) {
 
 void Recipients::Deliver(std::vector<Action> actions) {
   for (Action& action : actions) {
+    // Before each: a process may stand still for minutes between two of them.
+    if (!MaySpeak()) return;
     if (auto* send = std::get_if<SendToSession>(&action)) {
       Send(send->session_id, std::move(send->message));
     } else if (auto* close = std::get_if<CloseSession>(&action)) {
@@ -99,6 +103,12 @@ void Recipients::EndCalls(const absl::Status& why) {
     calls.swap(calls_);
   }
   for (const auto& [id, call] : calls) call->Reply(why, nullptr);
+}
+
+void Recipients::EndCalls(const absl::Status& why, const std::set<uint64_t>& ids) {
+  for (const uint64_t id : ids) {
+    if (PendingCall* const call = TakeCall(id); call != nullptr) call->Reply(why, nullptr);
+  }
 }
 
 void Recipients::EndSessions(const absl::Status& why) {

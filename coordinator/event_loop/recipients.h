@@ -4,7 +4,9 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -41,6 +43,10 @@ class Recipients {
   bool RemoveCall(uint64_t call_id);
   void AddSession(uint64_t session_id, std::shared_ptr<Session> session);
 
+  // While it says no, no action is carried out, and neither Reply nor Send does anything: EndCalls
+  // and EndSessions have what is left. Set before the first action.
+  void SetGate(std::function<bool()> leads) { leads_ = std::move(leads); }
+
   // Ends the uploads of a lost node; null: nothing does.
   using EndUploadsOf = std::function<void(const std::string& node_id, const absl::Status& why)>;
   void SetUploads(EndUploadsOf end_uploads);
@@ -53,11 +59,15 @@ class Recipients {
   void Deliver(std::vector<Action> actions);
   // Ends every call, every session, with `why`.
   void EndCalls(const absl::Status& why);
+  // Ends the calls of `ids` that are open.
+  void EndCalls(const absl::Status& why, const std::set<uint64_t>& ids);
   void EndSessions(const absl::Status& why);
 
  private:
   PendingCall* TakeCall(uint64_t call_id);
+  bool MaySpeak() const { return leads_ == nullptr || leads_(); }
 
+  std::function<bool()> leads_;
   Mutex mu_;
   std::map<uint64_t, PendingCall*> calls_ MESHRUN_GUARDED_BY(mu_);
   std::map<uint64_t, std::shared_ptr<Session>> sessions_ MESHRUN_GUARDED_BY(mu_);

@@ -72,10 +72,9 @@ absl::Status EventLoop::FindClusterId() {
   v1::StateRow row;
   row.set_table(v1::STATE_TABLE_META);
   row.set_key("cluster_id");
-  MESHRUN_RETURN_IF_ERROR(options_.store.ForEachRow([&](const v1::StateRow& known) {
-    if (known.table() == row.table() && known.key() == row.key()) cluster_id_ = known.value();
-    // The first table.
-    return known.table() == row.table();
+  MESHRUN_RETURN_IF_ERROR(options_.store.ForEachRowOf(row.table(), [&](const v1::StateRow& known) {
+    if (known.key() == row.key()) cluster_id_ = known.value();
+    return true;
   }));
   if (!cluster_id_.empty()) return absl::OkStatus();
   RandomIdSource ids;
@@ -113,6 +112,7 @@ void EventLoop::Begin(const BeginAnew& anew) {
     return;
   }
   log::Info(anew.message, {{"term", term_.load()}});
+  if (options_.on_roll_call_over) options_.on_roll_call_over();
   options_.recipients.EndSessions(absl::UnavailableError(
       "the roll call is over: say Hello again to the coordinator's next term"));
   v1::StateEvent event;

@@ -165,11 +165,10 @@ class RefusedBackup : public grpc::ServerWriteReactor<v1::BackupResponse> {
 
 }  // namespace
 
-grpc::ServerWriteReactor<v1::BackupResponse>* BeginBackup(const Shell& shell,
-                                                          grpc::CallbackServerContext& context,
+grpc::ServerWriteReactor<v1::BackupResponse>* BeginBackup(const Shell& shell, const Sender& sender,
                                                           const v1::BackupRequest& request) {
   static std::atomic<bool> turn{false};
-  absl::Status status = shell.Receive(context, request);
+  absl::Status status = shell.Receive(sender, request);
   if (status.ok() && shell.store == nullptr)
     status = absl::FailedPreconditionError("this coordinator keeps no state: it is --ephemeral");
   if (status.ok() && turn.exchange(true))
@@ -177,7 +176,7 @@ grpc::ServerWriteReactor<v1::BackupResponse>* BeginBackup(const Shell& shell,
   if (!status.ok()) return new RefusedBackup(status);
   v1::StateEvent event;
   event.mutable_outside_call()->set_method("Backup");
-  StampCaller(context, shell.standing, event);
+  StampCaller(sender, shell.standing, event);
   auto* const call = new BackupCall(shell, &turn);
   call->Begin(event.caller());
   return call;

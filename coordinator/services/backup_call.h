@@ -8,8 +8,7 @@
 namespace meshrun::coordinator {
 
 // Deletes itself. One at a time: RESOURCE_EXHAUSTED for others.
-grpc::ServerWriteReactor<v1::BackupResponse>* BeginBackup(const Shell& shell,
-                                                          grpc::CallbackServerContext& context,
+grpc::ServerWriteReactor<v1::BackupResponse>* BeginBackup(const Shell& shell, const Sender& sender,
                                                           const v1::BackupRequest& request);
 
 }  // namespace meshrun::coordinator

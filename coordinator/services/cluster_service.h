@@ -33,6 +33,22 @@ class ClusterService : public v1::ClusterService::CallbackService {
                                            const v1::DescribeLimitsRequest*,
                                            v1::DescribeLimitsResponse*) override;
 
+  // The same calls over the HTTP API.
+  grpc::ServerUnaryReactor* ListNodes(const Sender&, const v1::ListNodesRequest&,
+                                      v1::ListNodesResponse*);
+  grpc::ServerUnaryReactor* DescribeCluster(const Sender&, const v1::DescribeClusterRequest&,
+                                            v1::DescribeClusterResponse*);
+  grpc::ServerUnaryReactor* ListEvents(const Sender&, const v1::ListEventsRequest&,
+                                       v1::ListEventsResponse*);
+  grpc::ServerUnaryReactor* DrainNode(const Sender&, const v1::DrainNodeRequest&,
+                                      v1::DrainNodeResponse*);
+  grpc::ServerUnaryReactor* UndrainNode(const Sender&, const v1::UndrainNodeRequest&,
+                                        v1::UndrainNodeResponse*);
+  grpc::ServerUnaryReactor* ListUsage(const Sender&, const v1::ListUsageRequest&,
+                                      v1::ListUsageResponse*);
+  grpc::ServerUnaryReactor* DescribeLimits(const Sender&, const v1::DescribeLimitsRequest&,
+                                           v1::DescribeLimitsResponse*);
+
  private:
   Shell shell_;
 };

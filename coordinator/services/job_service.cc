@@ -20,14 +20,13 @@ class StreamCall : public OutgoingStream<grpc::ServerWriteReactor<Response>, Res
   explicit StreamCall(Shell shell) : shell_(shell), call_id_(shell.loop.NewId()) {}
 
   // `refused`: what Shell::Receive says of the request.
-  grpc::ServerWriteReactor<Response>* Begin(grpc::CallbackServerContext& context,
-                                            v1::StateEvent event, const absl::Status& refused) {
-    context.AddInitialMetadata(rpc::kReachedKey, "1");
+  grpc::ServerWriteReactor<Response>* Begin(const Sender& sender, v1::StateEvent event,
+                                            const absl::Status& refused) {
     this->StartSendInitialMetadata();
     event.set_call_id(call_id_);
-    StampCaller(context, shell_.standing, event);
+    StampCaller(sender, shell_.standing, event);
     shell_.recipients.AddCall(call_id_, this);
-    certificate_.Begin(shell_, context, WallNanos(0),
+    certificate_.Begin(shell_, sender, WallNanos(0),
                        [shell = shell_, id = call_id_, end = expelled_](const absl::Status& why) {
                          {
                            MutexLock lock(end->mu);
@@ -39,7 +38,7 @@ class StreamCall : public OutgoingStream<grpc::ServerWriteReactor<Response>, Res
                          shell.loop.PostEnd(std::move(event));
                        });
     const absl::Status status =
-        refused.ok() ? shell_.PostStream(context, std::move(event), &place_) : refused;
+        refused.ok() ? shell_.PostStream(sender, std::move(event), &place_) : refused;
     if (!status.ok() && shell_.recipients.RemoveCall(call_id_))
       this->Finish(rpc::ToGrpc(status, v1::ERROR_ORIGIN_COORDINATOR));
     return this;
@@ -91,43 +90,59 @@ class StreamCall : public OutgoingStream<grpc::ServerWriteReactor<Response>, Res
   OpenStreams::Place place_;
 };
 
+// `kMutableField`: the accessor of the event's field for the request.
+template <auto kMutableField, Sends kSends, typename Response, typename Request>
+grpc::ServerWriteReactor<Response>* BeginStream(const Shell& shell, const Sender& sender,
+                                                const Request& request) {
+  v1::StateEvent event;
+  *(event.*kMutableField)() = request;
+  const absl::Status refused = shell.Receive(sender, request);
+  return (new StreamCall<Response, kSends>(shell))->Begin(sender, std::move(event), refused);
+}
+
 }  // namespace
 
 MESHRUN_POST_UNARY(JobService, SubmitJob, submit_job)
-MESHRUN_POST_UNARY(JobService, GetJob, get_job)
-MESHRUN_POST_UNARY(JobService, ListJobs, list_jobs)
-MESHRUN_POST_UNARY(JobService, CancelJob, cancel_job)
-MESHRUN_POST_UNARY(JobService, UpdateJob, update_job)
+MESHRUN_POST_UNARY_OF_ANY(JobService, GetJob, get_job)
+MESHRUN_POST_UNARY_OF_ANY(JobService, ListJobs, list_jobs)
+MESHRUN_POST_UNARY_OF_ANY(JobService, CancelJob, cancel_job)
+MESHRUN_POST_UNARY_OF_ANY(JobService, UpdateJob, update_job)
 MESHRUN_POST_UNARY(JobService, SignalJob, signal_job)
 
 grpc::ServerWriteReactor<v1::WatchJobResponse>* JobService::WatchJob(
-    grpc::CallbackServerContext* context, const v1::WatchJobRequest* request) {
-  v1::StateEvent event;
-  *event.mutable_watch_job() = *request;
-  return (new StreamCall<v1::WatchJobResponse, Sends::kMerged>(shell_))
-      ->Begin(*context, std::move(event), shell_.Receive(*context, *request));
+    const Sender& sender, const v1::WatchJobRequest& request) {
+  return BeginStream<&v1::StateEvent::mutable_watch_job, Sends::kMerged, v1::WatchJobResponse>(
+      shell_, sender, request);
 }
 
 grpc::ServerWriteReactor<v1::ReadLogsResponse>* JobService::ReadLogs(
-    grpc::CallbackServerContext* context, const v1::ReadLogsRequest* request) {
-  context->AddInitialMetadata(rpc::kReachedKey, "1");
-  return relay_.Read(*context, *request);
+    const Sender& sender, const v1::ReadLogsRequest& request) {
+  return relay_.Read(sender, request);
 }
 
 grpc::ServerWriteReactor<v1::GetFlightRecordsResponse>* JobService::GetFlightRecords(
-    grpc::CallbackServerContext* context, const v1::GetFlightRecordsRequest* request) {
-  v1::StateEvent event;
-  *event.mutable_get_flight_records() = *request;
-  return (new StreamCall<v1::GetFlightRecordsResponse, Sends::kAll>(shell_))
-      ->Begin(*context, std::move(event), shell_.Receive(*context, *request));
+    const Sender& sender, const v1::GetFlightRecordsRequest& request) {
+  return BeginStream<&v1::StateEvent::mutable_get_flight_records, Sends::kAll,
+                     v1::GetFlightRecordsResponse>(shell_, sender, request);
 }
 
 grpc::ServerWriteReactor<v1::GetStacksResponse>* JobService::GetStacks(
-    grpc::CallbackServerContext* context, const v1::GetStacksRequest* request) {
-  v1::StateEvent event;
-  *event.mutable_get_stacks() = *request;
-  return (new StreamCall<v1::GetStacksResponse, Sends::kAll>(shell_))
-      ->Begin(*context, std::move(event), shell_.Receive(*context, *request));
+    const Sender& sender, const v1::GetStacksRequest& request) {
+  return BeginStream<&v1::StateEvent::mutable_get_stacks, Sends::kAll, v1::GetStacksResponse>(
+      shell_, sender, request);
 }
+
+// Over gRPC: a client then knows that its call has reached a server of ours.
+#define MESHRUN_STREAM_OVER_GRPC(Method)                                          \
+  grpc::ServerWriteReactor<v1::Method##Response>* JobService::Method(             \
+      grpc::CallbackServerContext* context, const v1::Method##Request* request) { \
+    context->AddInitialMetadata(rpc::kReachedKey, "1");                           \
+    return Method(SenderOf(*context), *request);                                  \
+  }
+
+MESHRUN_STREAM_OVER_GRPC(WatchJob)
+MESHRUN_STREAM_OVER_GRPC(ReadLogs)
+MESHRUN_STREAM_OVER_GRPC(GetFlightRecords)
+MESHRUN_STREAM_OVER_GRPC(GetStacks)
 
 }  // namespace meshrun::coordinator

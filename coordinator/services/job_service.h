@@ -1,4 +1,5 @@
-// JobService: what clients ask about jobs.
+// JobService: what clients ask about jobs. Calls come over gRPC, or, with a Sender, over the HTTP
+// API; both are the same calls.
 #pragma once
 
 #include "coordinator/services/log_relay.h"
@@ -31,6 +32,22 @@ class JobService : public v1::JobService::CallbackService {
       grpc::CallbackServerContext*, const v1::GetFlightRecordsRequest*) override;
   grpc::ServerWriteReactor<v1::GetStacksResponse>* GetStacks(grpc::CallbackServerContext*,
                                                              const v1::GetStacksRequest*) override;
+
+  grpc::ServerUnaryReactor* GetJob(const Sender&, const v1::GetJobRequest&, v1::GetJobResponse*);
+  grpc::ServerUnaryReactor* ListJobs(const Sender&, const v1::ListJobsRequest&,
+                                     v1::ListJobsResponse*);
+  grpc::ServerWriteReactor<v1::WatchJobResponse>* WatchJob(const Sender&,
+                                                           const v1::WatchJobRequest&);
+  grpc::ServerUnaryReactor* CancelJob(const Sender&, const v1::CancelJobRequest&,
+                                      v1::CancelJobResponse*);
+  grpc::ServerUnaryReactor* UpdateJob(const Sender&, const v1::UpdateJobRequest&,
+                                      v1::UpdateJobResponse*);
+  grpc::ServerWriteReactor<v1::ReadLogsResponse>* ReadLogs(const Sender&,
+                                                           const v1::ReadLogsRequest&);
+  grpc::ServerWriteReactor<v1::GetFlightRecordsResponse>* GetFlightRecords(
+      const Sender&, const v1::GetFlightRecordsRequest&);
+  grpc::ServerWriteReactor<v1::GetStacksResponse>* GetStacks(const Sender&,
+                                                             const v1::GetStacksRequest&);
 
  private:
   Shell shell_;

@@ -7,7 +7,6 @@
 #include <utility>
 
 #include "coordinator/services/outgoing_stream.h"
-#include "core/rpc/caller.h"
 
 namespace meshrun::coordinator {
 namespace {
@@ -21,7 +20,8 @@ constexpr std::chrono::seconds kUploadStart(10);
 class LogUpload : public grpc::ServerReadReactor<v1::UploadLogRequest> {
  public:
   LogUpload(LogRelay& relay, grpc::CallbackServerContext* context)
-      : relay_(relay), context_(context) {
+      : relay_(relay), context_(context), sender_(SenderOf(*context)) {
+    relay_.shell_.Receive(sender_);
     StartRead(&request_);
   }
 
@@ -43,6 +43,7 @@ class LogUpload : public grpc::ServerReadReactor<v1::UploadLogRequest> {
  private:
   LogRelay& relay_;
   grpc::CallbackServerContext* const context_;
+  const Sender sender_;
   v1::UploadLogRequest request_;
   std::string stream_id_;
   std::shared_ptr<LogReader> reader_;
@@ -59,21 +60,21 @@ class LogReader
   LogReader(Shell shell, LogRelay& relay)
       : shell_(shell), relay_(relay), token_(relay.token_), call_id_(shell.loop.NewId()) {}
 
-  void Begin(const grpc::CallbackServerContext& context, const v1::ReadLogsRequest& request) {
+  void Begin(const Sender& sender, const v1::ReadLogsRequest& request) {
     self_ = shared_from_this();
     StartSendInitialMetadata();
     v1::StateEvent event;
     event.set_call_id(call_id_);
     *event.mutable_read_logs() = request;
-    StampCaller(context, shell_.standing, event);
+    StampCaller(sender, shell_.standing, event);
     shell_.recipients.AddCall(call_id_, this);
-    certificate_.Begin(shell_, context, WallNanos(0),
+    certificate_.Begin(shell_, sender, WallNanos(0),
                        [weak = weak_from_this()](const absl::Status& why) {
                          if (const auto reader = weak.lock()) reader->Expel(why);
                        });
-    const absl::Status refused = shell_.Receive(context, request);
+    const absl::Status refused = shell_.Receive(sender, request);
     const absl::Status status =
-        refused.ok() ? shell_.PostStream(context, std::move(event), &place_) : refused;
+        refused.ok() ? shell_.PostStream(sender, std::move(event), &place_) : refused;
     if (!status.ok() && shell_.recipients.RemoveCall(call_id_)) End(status);
   }
 
@@ -294,7 +295,7 @@ void LogUpload::OnReadDone(bool ok) {
     return;
   }
   if (const absl::Status status = rpc::CheckBounds(request_); !status.ok()) {
-    error_ = relay_.shell_.TurnAway(*context_, "UploadLog", status);
+    error_ = relay_.shell_.TurnAway(sender_, "UploadLog", status);
     End(status);
     return;
   }
@@ -305,15 +306,14 @@ void LogUpload::OnReadDone(bool ok) {
       End(absl::NotFoundError("no reader waits for log stream " + stream_id_));
       return;
     }
-    const auto peer = context_->auth_context();
-    if (rpc::ShowsCertificate(*peer) && !reader_->MayUpload(stream_id_, rpc::IdentityOf(*peer))) {
+    if (sender_.shows_certificate && !reader_->MayUpload(stream_id_, sender_.identity)) {
       reader_.reset();
       End(absl::PermissionDeniedError("log stream " + stream_id_ +
                                       " is another node's than that of the certificate"));
       return;
     }
   }
-  if (const absl::Status stands = relay_.Stands(*context_); !stands.ok()) {
+  if (const absl::Status stands = relay_.Stands(sender_); !stands.ok()) {
     error_ = absl::UnavailableError("the worker that holds the file may not send it any more");
     End(stands);
     return;
@@ -350,23 +350,21 @@ LogRelay::LogRelay(Shell shell) : shell_(shell) {
 
 LogRelay::~LogRelay() { shell_.recipients.SetUploads(nullptr); }
 
-grpc::ServerWriteReactor<v1::ReadLogsResponse>* LogRelay::Read(
-    const grpc::CallbackServerContext& context, const v1::ReadLogsRequest& request) {
+grpc::ServerWriteReactor<v1::ReadLogsResponse>* LogRelay::Read(const Sender& sender,
+                                                               const v1::ReadLogsRequest& request) {
   const auto reader = std::make_shared<LogReader>(shell_, *this);
-  reader->Begin(context, request);
+  reader->Begin(sender, request);
   return reader.get();
 }
 
 grpc::ServerReadReactor<v1::UploadLogRequest>* LogRelay::Upload(
     grpc::CallbackServerContext* context) {
-  shell_.Receive(*context);
   return new LogUpload(*this, context);
 }
 
-absl::Status LogRelay::Stands(const grpc::CallbackServerContext& context) {
-  const auto peer = context.auth_context();
-  if (shell_.standing == nullptr || !rpc::ShowsCertificate(*peer)) return absl::OkStatus();
-  return shell_.standing->Check(rpc::CertificateOf(*peer));
+absl::Status LogRelay::Stands(const Sender& sender) {
+  if (shell_.standing == nullptr || !sender.shows_certificate) return absl::OkStatus();
+  return shell_.standing->Check(sender.certificate);
 }
 
 void LogRelay::Add(const std::string& stream_id, std::shared_ptr<LogReader> reader) {

@@ -39,7 +39,7 @@ class LogRelay {
   ~LogRelay();
 
   // The reactors of the two calls; they delete themselves.
-  grpc::ServerWriteReactor<v1::ReadLogsResponse>* Read(const grpc::CallbackServerContext& context,
+  grpc::ServerWriteReactor<v1::ReadLogsResponse>* Read(const Sender& sender,
                                                        const v1::ReadLogsRequest& request);
   grpc::ServerReadReactor<v1::UploadLogRequest>* Upload(grpc::CallbackServerContext* context);
 
@@ -60,7 +60,7 @@ class LogRelay {
   std::shared_ptr<LogReader> Find(const std::string& stream_id);
   std::set<std::shared_ptr<LogReader>> Readers();
   // Whether the certificate of the call's peer holds still.
-  absl::Status Stands(const grpc::CallbackServerContext& context);
+  absl::Status Stands(const Sender& sender);
 
   Shell shell_;
   // Each reader has a copy.

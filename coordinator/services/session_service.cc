@@ -21,12 +21,17 @@ class SessionStream : public OutgoingStream<Reactor, v1::OpenSessionResponse>,
                       public std::enable_shared_from_this<SessionStream> {
  public:
   SessionStream(Shell shell, LogRelay& relay, grpc::CallbackServerContext* context)
-      : shell_(shell), relay_(relay), context_(context), session_id_(shell.loop.NewId()) {}
+      : shell_(shell),
+        relay_(relay),
+        context_(context),
+        sender_(SenderOf(*context)),
+        session_id_(shell.loop.NewId()) {}
 
   void Begin() {
+    shell_.Receive(sender_);
     self_ = shared_from_this();
     shell_.recipients.AddSession(session_id_, self_);
-    certificate_.Begin(shell_, *context_, shell_.certificate_grace,
+    certificate_.Begin(shell_, sender_, shell_.certificate_grace,
                        [shell = shell_, id = session_id_](const absl::Status& why) {
                          // Before the loop hears of it: it would close the session without a
                          // reason.
@@ -40,7 +45,7 @@ class SessionStream : public OutgoingStream<Reactor, v1::OpenSessionResponse>,
                          event.mutable_session_closed()->set_session_id(id);
                          shell.loop.PostEnd(std::move(event));
                        });
-    if (auto place = Shell::Open(shell_.sessions, *context_); place.ok()) {
+    if (auto place = Shell::Open(shell_.sessions, sender_); place.ok()) {
       place_ = *std::move(place);
       StartRead(&request_);
     } else {
@@ -58,7 +63,7 @@ class SessionStream : public OutgoingStream<Reactor, v1::OpenSessionResponse>,
     }
     if (const absl::Status status = rpc::CheckBounds(request_); !status.ok()) {
       // Before the loop hears of it, and would close the session without a reason.
-      Close(shell_.TurnAway(*context_, "OpenSession", status));
+      Close(shell_.TurnAway(sender_, "OpenSession", status));
       SayClosed();
       return;
     }
@@ -67,7 +72,7 @@ class SessionStream : public OutgoingStream<Reactor, v1::OpenSessionResponse>,
     event.mutable_session_message()->mutable_message()->Swap(&request_);
     // Later messages speak for the node of the Hello.
     if (event.session_message().message().has_hello())
-      StampWorker(*context_, shell_.standing, shell_.certificate_grace, event);
+      StampWorker(sender_, shell_.standing, shell_.certificate_grace, event);
     const absl::StatusOr<bool> reads_on =
         shell_.loop.PostMessage(std::move(event), [self = shared_from_this()] { self->ReadOn(); });
     if (!reads_on.ok()) {
@@ -130,6 +135,7 @@ class SessionStream : public OutgoingStream<Reactor, v1::OpenSessionResponse>,
   Shell shell_;
   LogRelay& relay_;
   grpc::CallbackServerContext* const context_;
+  const Sender sender_;
   const uint64_t session_id_;
   v1::OpenSessionRequest request_;
   std::atomic<bool> said_closed_{false};
@@ -142,7 +148,6 @@ class SessionStream : public OutgoingStream<Reactor, v1::OpenSessionResponse>,
 
 grpc::ServerBidiReactor<v1::OpenSessionRequest, v1::OpenSessionResponse>*
 SessionService::OpenSession(grpc::CallbackServerContext* context) {
-  shell_.Receive(*context);
   const auto stream = std::make_shared<SessionStream>(shell_, relay_, context);
   stream->Begin();
   return stream.get();

@@ -3,20 +3,24 @@
 
 #include <grpcpp/support/server_callback.h>
 
+#include <chrono>
 #include <functional>
+#include <string>
 #include <utility>
 
 #include "coordinator/event_loop/event_loop.h"
 #include "coordinator/event_loop/recipients.h"
+#include "coordinator/leadership/leadership.h"
+#include "coordinator/metrics/coordinator_metrics.h"
 #include "coordinator/services/call_gate.h"
 #include "coordinator/services/open_streams.h"
 #include "coordinator/services/refused_calls.h"
+#include "coordinator/services/sender.h"
 #include "coordinator/services/stamp_caller.h"
 #include "coordinator/state_machine/callers.h"
 #include "core/certificates/standing.h"
 #include "core/rpc/acceptor.h"
 #include "core/rpc/bounds.h"
-#include "core/rpc/caller.h"
 #include "core/rpc/status_conversion.h"
 #include "core/status.h"
 
@@ -41,65 +45,65 @@ struct Shell {
   CallGate* gate = nullptr;
   // Never null in a server.
   RefusedCalls* refused = nullptr;
+  // Where the HTTP API is; empty: nowhere. Null as well.
+  const std::string* http_address = nullptr;
+  const Leadership* leadership = nullptr;
+  // DescribeClusterResponse.state_engine.
+  std::string_view state_engine = {};
+  // Null: nothing is counted.
+  CoordinatorMetrics* metrics = nullptr;
 
   // The request of a call has been read. INVALID_ARGUMENT: it is beyond its bounds.
-  absl::Status Receive(const grpc::CallbackServerContext& context,
-                       const google::protobuf::Message& request) const {
+  absl::Status Receive(const Sender& sender, const google::protobuf::Message& request) const {
     size_t items = 0;
     absl::Status status = rpc::CheckBounds(request, &items);
-    const rpc::Identity caller = CallerOf(context);
     // A message within a message costs more than its bytes.
-    if (gate != nullptr) gate->OnRequest(caller, request.ByteSizeLong() + items * kBytesOfAnItem);
-    Prove(context, caller);
+    if (IsCounted(sender)) {
+      gate->OnRequest(sender.identity, request.ByteSizeLong() + items * kBytesOfAnItem);
+    }
+    Prove(sender);
     if (status.ok()) return status;
     // "SubmitJobRequest".
     std::string_view method = request.GetDescriptor()->name();
     method.remove_suffix(std::string_view("Request").size());
-    return TurnAway(context, method, std::move(status));
+    return TurnAway(sender, method, std::move(status));
   }
   // A stream of requests has begun.
-  void Receive(const grpc::CallbackServerContext& context) const {
-    Prove(context, CallerOf(context));
-  }
+  void Receive(const Sender& sender) const { Prove(sender); }
+  // Whether the gate counts the sender's calls.
+  bool IsCounted(const Sender& sender) const { return gate != nullptr && sender.shows_certificate; }
   // Posts the event that a stream of answers begins with; `place` is the stream's. Errors: those of
   // OpenStreams and of EventLoop::Post.
-  absl::Status PostStream(const grpc::CallbackServerContext& context, v1::StateEvent event,
+  absl::Status PostStream(const Sender& sender, v1::StateEvent event,
                           OpenStreams::Place* place) const {
     const std::string method = MethodOf(event);
-    auto opened = Open(streams, context);
+    auto opened = Open(streams, sender);
     absl::Status status = opened.ok() ? loop.Post(std::move(event)) : opened.status();
-    if (!status.ok()) return TurnAway(context, method, std::move(status));
+    if (!status.ok()) return TurnAway(sender, method, std::move(status));
     *place = *std::move(opened);
     return status;
   }
   // The call ends with `why`, and the audit is told.
-  absl::Status TurnAway(const grpc::CallbackServerContext& context, std::string_view method,
-                        absl::Status why) const {
+  absl::Status TurnAway(const Sender& sender, std::string_view method, absl::Status why) const {
     if (absl::IsUnavailable(why)) return why;
     v1::StateEvent event;
     event.mutable_outside_call()->set_method(std::string(method));
-    StampCaller(context, standing, event);
+    StampCaller(sender, standing, event);
     refused->OnRefused(event.caller(), method, why);
     return why;
   }
   // A stream begins, of `streams` or `sessions`. RESOURCE_EXHAUSTED: see OpenStreams.
-  static absl::StatusOr<OpenStreams::Place> Open(OpenStreams* streams,
-                                                 const grpc::CallbackServerContext& context) {
-    if (streams == nullptr) return OpenStreams::Place();
-    const rpc::Identity caller = rpc::IdentityOf(*context.auth_context());
-    if (CallGate::SpeaksForAll(caller)) return OpenStreams::Place();
-    return streams->Open(CallGate::NameOf(caller));
+  static absl::StatusOr<OpenStreams::Place> Open(OpenStreams* streams, const Sender& sender) {
+    if (streams == nullptr || !sender.shows_certificate) return OpenStreams::Place();
+    if (CallGate::SpeaksForAll(sender.identity)) return OpenStreams::Place();
+    return streams->Open(CallGate::NameOf(sender.identity));
   }
 
  private:
-  // Nobody where there is no gate to ask for it.
-  rpc::Identity CallerOf(const grpc::CallbackServerContext& context) const {
-    return gate == nullptr ? rpc::Identity() : rpc::IdentityOf(*context.auth_context());
-  }
-  void Prove(const grpc::CallbackServerContext& context, const rpc::Identity& caller) const {
+  void Prove(const Sender& sender) const {
     if (acceptor == nullptr) return;
-    const bool is_known = gate != nullptr && !CallGate::SpeaksForAll(caller);
-    acceptor->Prove(context.peer(), is_known ? CallGate::NameOf(caller) : "");
+    const bool is_known = IsCounted(sender) && !CallGate::SpeaksForAll(sender.identity);
+    acceptor->Prove(sender.peer, is_known ? CallGate::NameOf(sender.identity) : "");
   }
 };
 
@@ -115,12 +119,11 @@ class CertificateWatch {
   CertificateWatch& operator=(const CertificateWatch&) = delete;
 
   // `end` as of Standing::Watch.
-  void Begin(const Shell& shell, const grpc::CallbackServerContext& context, WallNanos grace,
+  void Begin(const Shell& shell, const Sender& sender, WallNanos grace,
              std::function<void(const absl::Status&)> end) {
-    const auto peer = context.auth_context();
-    if (shell.standing == nullptr || !rpc::ShowsCertificate(*peer)) return;
+    if (shell.standing == nullptr || !sender.shows_certificate) return;
     standing_ = shell.standing;
-    watch_ = standing_->Watch(rpc::CertificateOf(*peer), grace, std::move(end));
+    watch_ = standing_->Watch(sender.certificate, grace, std::move(end));
   }
 
  private:
@@ -136,24 +139,25 @@ class UnaryCall : public grpc::ServerUnaryReactor, public PendingCall {
       : shell_(shell), call_id_(shell.loop.NewId()), response_(response) {}
 
   // Not in the constructor: the answer may come before this returns.
-  grpc::ServerUnaryReactor* Begin(const grpc::CallbackServerContext& context,
-                                  v1::StateEvent event) {
+  grpc::ServerUnaryReactor* Begin(const Sender& sender, v1::StateEvent event) {
     event.set_call_id(call_id_);
-    StampCaller(context, shell_.standing, event);
-    if (shell_.gate != nullptr) {
-      caller_ = rpc::IdentityOf(*context.auth_context());
+    StampCaller(sender, shell_.standing, event);
+    is_counted_ = shell_.IsCounted(sender);
+    if (is_counted_) {
+      caller_ = sender.identity;
       shell_.gate->OnCall(caller_);
     }
     shell_.recipients.AddCall(call_id_, this);
-    const std::string method = MethodOf(event);
+    method_ = MethodOf(event);
     absl::Status status = shell_.loop.Post(std::move(event));
-    if (!status.ok()) status = shell_.TurnAway(context, method, std::move(status));
-    if (!status.ok() && shell_.recipients.RemoveCall(call_id_))
-      Finish(rpc::ToGrpc(status, v1::ERROR_ORIGIN_COORDINATOR));
+    if (!status.ok()) status = shell_.TurnAway(sender, method_, std::move(status));
+    if (!status.ok() && shell_.recipients.RemoveCall(call_id_)) Reply(status, nullptr);
     return this;
   }
 
   void Reply(const absl::Status& status, const MessagePtr& response) override {
+    if (shell_.metrics != nullptr)
+      shell_.metrics->OnCall(method_, status.code(), std::chrono::steady_clock::now() - began_);
     if (response != nullptr) response_->CopyFrom(*response);
     if (status.ok()) BeforeFinish(*response_);
     Finish(rpc::ToGrpc(status, v1::ERROR_ORIGIN_COORDINATOR));
@@ -164,7 +168,7 @@ class UnaryCall : public grpc::ServerUnaryReactor, public PendingCall {
     shell_.loop.PostEnd(std::move(event));
   }
   void OnDone() override {
-    if (shell_.gate != nullptr) shell_.gate->OnAnswer(caller_, response_->ByteSizeLong());
+    if (is_counted_) shell_.gate->OnAnswer(caller_, response_->ByteSizeLong());
     delete this;
   }
 
@@ -176,8 +180,11 @@ class UnaryCall : public grpc::ServerUnaryReactor, public PendingCall {
   Shell shell_;
   const uint64_t call_id_;
   Response* const response_;
-  // Only with a gate.
+  // By the gate; only then `caller_` is known.
+  bool is_counted_ = false;
   rpc::Identity caller_;
+  std::string method_;
+  const std::chrono::steady_clock::time_point began_ = std::chrono::steady_clock::now();
 };
 
 // A unary call that is answered at once. Deletes itself.
@@ -194,14 +201,14 @@ class RefusedCall : public grpc::ServerUnaryReactor {
 // request. The state machine's answer is the call's. INVALID_ARGUMENT: the request is beyond its
 // bounds.
 template <auto kMutableField, typename Call, typename Request, typename Response>
-grpc::ServerUnaryReactor* PostUnary(Shell shell, const grpc::CallbackServerContext& context,
-                                    const Request& request, Response* response) {
-  if (const absl::Status status = shell.Receive(context, request); !status.ok()) {
+grpc::ServerUnaryReactor* PostUnary(Shell shell, const Sender& sender, const Request& request,
+                                    Response* response) {
+  if (const absl::Status status = shell.Receive(sender, request); !status.ok()) {
     return (new RefusedCall)->Begin(status);
   }
   v1::StateEvent event;
   *(event.*kMutableField)() = request;
-  return (new Call(shell, response))->Begin(context, std::move(event));
+  return (new Call(shell, response))->Begin(sender, std::move(event));
 }
 
 // Defines Service::Method. `field`: the call's name in StateEvent.
@@ -210,7 +217,16 @@ grpc::ServerUnaryReactor* PostUnary(Shell shell, const grpc::CallbackServerConte
                                             const v1::Method##Request* request,          \
                                             v1::Method##Response* response) {            \
     return PostUnary<&v1::StateEvent::mutable_##field, UnaryCall<v1::Method##Response>>( \
-        shell_, *context, *request, response);                                           \
+        shell_, SenderOf(*context), *request, response);                                 \
+  }
+
+// The same, and Service::Method for any sender.
+#define MESHRUN_POST_UNARY_OF_ANY(Service, Method, field)                                         \
+  MESHRUN_POST_UNARY(Service, Method, field)                                                      \
+  grpc::ServerUnaryReactor* Service::Method(                                                      \
+      const Sender& sender, const v1::Method##Request& request, v1::Method##Response* response) { \
+    return PostUnary<&v1::StateEvent::mutable_##field, UnaryCall<v1::Method##Response>>(          \
+        shell_, sender, request, response);                                                       \
   }
 
 }  // namespace meshrun::coordinator

@@ -6,7 +6,6 @@
 #include "coordinator/state_machine/callers.h"
 #include "core/os/user.h"
 #include "core/proto_time.h"
-#include "core/rpc/caller.h"
 
 namespace meshrun::coordinator {
 namespace {
@@ -28,32 +27,30 @@ rpc::Scope ScopeOf(std::string_view method, const rpc::Identity& identity) {
 
 }  // namespace
 
-certificates::Standing::Known StampCaller(const grpc::CallbackServerContext& context,
-                                          certificates::Standing* standing, v1::StateEvent& event) {
+certificates::Standing::Known StampCaller(const Sender& sender, certificates::Standing* standing,
+                                          v1::StateEvent& event) {
   v1::Caller& caller = *event.mutable_caller();
-  const auto peer = context.auth_context();
-  caller.set_peer(context.peer());
-  if (!rpc::ShowsCertificate(*peer)) {
+  caller.set_peer(sender.peer);
+  if (!sender.shows_certificate) {
     static const std::string own(os::UserName());
     caller.set_user(own);
     return {};
   }
-  rpc::Identity identity = rpc::IdentityOf(*peer);
-  const rpc::Scope scope = ScopeOf(MethodOf(event), identity);
+  const rpc::Scope scope = ScopeOf(MethodOf(event), sender.identity);
   caller.set_own_node_only(scope == rpc::Scope::kOwnNode);
-  caller.set_own_private_only((identity.roles & rpc::kOperateRole) == 0);
+  caller.set_own_private_only((sender.identity.roles & rpc::kOperateRole) == 0);
   certificates::Standing::Known certificate;
-  if (standing != nullptr) certificate = standing->Read(rpc::CertificateOf(*peer));
+  if (standing != nullptr) certificate = standing->Read(sender.certificate);
   caller.set_certificate(certificate.serial);
   caller.set_own_jobs_only(scope == rpc::Scope::kOwnJob || scope == rpc::Scope::kNewJob);
-  caller.set_user(std::move(identity.name));
-  for (std::string& node : identity.nodes) caller.add_nodes(std::move(node));
+  caller.set_user(sender.identity.name);
+  for (const std::string& node : sender.identity.nodes) caller.add_nodes(node);
   return certificate;
 }
 
-void StampWorker(const grpc::CallbackServerContext& context, certificates::Standing* standing,
-                 WallNanos grace, v1::StateEvent& event) {
-  const auto [begin, end] = StampCaller(context, standing, event).validity;
+void StampWorker(const Sender& sender, certificates::Standing* standing, WallNanos grace,
+                 v1::StateEvent& event) {
+  const auto [begin, end] = StampCaller(sender, standing, event).validity;
   if (end == WallNanos(0)) return;
   *event.mutable_caller()->mutable_certificate_begins_at() = ToProtoTimestamp(begin);
   *event.mutable_caller()->mutable_certificate_ends_at() = ToProtoTimestamp(end);

@@ -54,6 +54,7 @@ void Context::Record(std::string_view kind, std::string_view job_id, std::string
   if (const auto found = private_jobs.find(event.job_id()); found != private_jobs.end())
     event.set_private_of(found->second);
   causes_.Link(event);
+  tallies.OnEvent(kind);
   Put(v1::STATE_TABLE_EVENTS, KeyNumber(event.sequence()), event);
   Keep(std::move(event));
 }

@@ -15,6 +15,7 @@
 #include "coordinator/state_machine/actions.h"
 #include "coordinator/state_machine/event_causes.h"
 #include "coordinator/state_machine/held_time.h"
+#include "coordinator/state_machine/tallies.h"
 #include "core/clock.h"
 #include "meshrun/v1/cluster_service.pb.h"
 #include "meshrun/v1/policy.pb.h"
@@ -45,6 +46,7 @@ class Context {
   v1::Quarantine quarantine;
   v1::Policy policy;
   HeldTimes held_times;
+  Tallies tallies;
   // Submitters of jobs that are private, by job.
   std::unordered_map<std::string, std::string> private_jobs;
   // Nodes or queue changed: jobs may be placed at the end of the batch.

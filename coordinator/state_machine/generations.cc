@@ -30,6 +30,18 @@ void AddMeshGroups(v1::Job& job, const std::vector<Axis>& mesh) {
   }
 }
 
+// Why the next generation follows this one, for metrics.
+std::string WhyGeneration(const Job& job) {
+  if (job.view.generation() == 0) return "first";
+  if (!job.record.refusals().empty()) return "prepare_failed";
+  if (!job.failed() || job.view.failure().cause() == v1::FAILURE_CAUSE_MOVED) return "planned";
+  std::string cause = v1::FailureCause_Name(job.view.failure().cause());
+  cause.erase(0, std::string_view("FAILURE_CAUSE_").size());
+  std::transform(cause.begin(), cause.end(), cause.begin(),
+                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  return cause;
+}
+
 // A rank that lives on registers in the next generation within this time.
 constexpr std::chrono::seconds kJoinTimeout(30);
 
@@ -49,6 +61,7 @@ std::string WorldDigest(const v1::World& world) {
 void Generations::Begin(Job& job, const Placement& placement, const SurvivingRanks& survivors) {
   v1::Job& view = job.view;
   const uint64_t previous = view.generation();
+  context_.tallies.OnGeneration(WhyGeneration(job));
   jobs_.SetPhase(job, JobPhase::kAdmitted, "");
   view.set_generation(previous + 1);
   view.set_world_size(placement.world_size);
@@ -66,6 +79,7 @@ void Generations::Begin(Job& job, const Placement& placement, const SurvivingRan
   job.member_by_node.clear();
   job.members_alive = placement.nodes.size();
   job.members_prepared = 0;
+  job.members_started = 0;
   job.quiesced.clear();
   job.record.clear_longest_step();
   SetAxes(placement.mesh, view.mutable_mesh());
@@ -282,7 +296,15 @@ void Generations::OnRanksStarted(Node& node, const v1::Fence& fence,
     status.set_pid(pid);
     if (status.state() == v1::RANK_STATE_ASSIGNED) status.set_state(v1::RANK_STATE_RUNNING);
   }
+  CountStarted(*job, *member);
   jobs_.Changed(*job, *member);
+}
+
+void Generations::CountStarted(Job& job, Member& member) {
+  if (std::exchange(member.started, true)) return;
+  if (++job.members_started == job.members.size() && job.view.state() == v1::JOB_STATE_RUNNING) {
+    context_.tallies.OnStarted(context_.now - job.running_since);
+  }
 }
 
 void Generations::OnRanksJoined(Node& node, const v1::Fence& fence, const v1::RanksJoined& joined) {
@@ -297,6 +319,7 @@ void Generations::OnRanksJoined(Node& node, const v1::Fence& fence, const v1::Ra
   for (const int rank : joined.in_process()) {
     if (lives_here(rank)) job->view.mutable_ranks(rank)->set_in_process(true);
   }
+  CountStarted(*job, *member);
   jobs_.Changed(*job, *member);
 }
 
@@ -316,6 +339,11 @@ std::optional<StepChange> Generations::OnProgress(Node& node, const v1::Fence& f
     known = progress;
     change.ranks.push_back(rank);
     lowest = std::min(lowest, rank);
+  }
+  if (change.highest >= 0 && job->view.state() == v1::JOB_STATE_RUNNING) {
+    context_.tallies.OnStep(job->tally, job->view.generation(),
+                            static_cast<uint32_t>(job->view.world_size()), change.highest,
+                            change.fell, context_.now);
   }
   for (int rank = 0; rank <= lowest && rank < job->view.ranks_size(); ++rank) {
     if (!job->view.ranks(rank).has_progress()) continue;

@@ -129,6 +129,8 @@ class Generations {
   void Commit(Job& job);
   void Abandon(Job& job);
   void Requeue(Job& job, std::string reason);
+  // The member's ranks run.
+  void CountStarted(Job& job, Member& member);
   // A host has prepared a generation of a job that it has no part in.
   void ForgetPrepared(const Node& node, const v1::Fence& fence);
   // A host cannot prepare: the generation is given up.

@@ -31,7 +31,10 @@ nanoseconds TimeoutOf(const Request& request, nanoseconds otherwise) {
 
 void Inquiries::Collect(uint64_t call_id, const v1::GetFlightRecordsRequest& request) {
   v1::OpenSessionResponse question;
-  question.mutable_collect_flight_records()->set_request(call_id);
+  v1::CollectFlightRecords& collect = *question.mutable_collect_flight_records();
+  collect.set_request(call_id);
+  collect.set_most_operations(request.most_operations());
+  collect.set_all_ranks(request.all_ranks());
   Begin(call_id, Kind::kFlightRecord, request.job_id(), TimeoutOf(request, kRecordTimeout), {},
         question);
 }
@@ -160,6 +163,8 @@ void Inquiries::Answer(uint64_t call_id, const Inquiry& inquiry, v1::FlightRecor
   auto item = std::make_shared<v1::GetFlightRecordsResponse>();
   *item->mutable_record() = std::move(record);
   item->set_generation(inquiry.generation);
+  item->set_now_nanos(context_.now.count());
+  *item->mutable_now() = ToProtoTimestamp(context_.wall);
   context_.Add(StreamItem{call_id, std::move(item)});
 }
 

@@ -175,7 +175,10 @@ void JobTable::ForgiveNode(const std::string& node_id) {
 
 void JobTable::SetHeld(Job& job, bool held) {
   // Else jobs that were held would all go before those that others have queued since.
-  if (!held && job.queued()) ForgetTurn(job);
+  if (!held && job.queued()) {
+    ForgetTurn(job);
+    context_.tallies.OnReleased(job.tally, context_.now);
+  }
   job.record.set_held(held);
   Changed(job);
   if (job.queued()) Enqueue(job);

@@ -231,7 +231,8 @@ void JobTable::Enter(Job& job, JobPhase phase, std::string reason) {
   const PhaseOnDisk& entered = OnDisk(phase);
   const v1::JobState state = entered.state;
   const bool was_queued = job.queued();
-  const bool same_state = job.view.state() == state;
+  const v1::JobState left = job.view.state();
+  const bool same_state = left == state;
   if (job.phase() == phase && job.view.reason() == reason) return;
   job.view.set_state(state);
   job.record.set_survivors_wait(entered.survivors_wait);
@@ -239,6 +240,8 @@ void JobTable::Enter(Job& job, JobPhase phase, std::string reason) {
   job.view.set_reason(std::move(reason));
   Changed(job);
   if (same_state) return;
+  context_.tallies.OnState(job.tally, job.view.submitter(), left, state,
+                           static_cast<uint32_t>(job.view.ranks_size()), context_.now);
   Count(job);
   IndexWaits(job);
   // Ranks that are told to end go on; new ones have never been paused.
@@ -268,6 +271,7 @@ void JobTable::Enter(Job& job, JobPhase phase, std::string reason) {
     SetStopDeadline(job);
   } else if (job.ended()) {
     *job.view.mutable_finished_at() = ToProtoTimestamp(context_.wall);
+    job.curve.Add(job.view.progress(), context_.wall, /*is_last=*/true);
     ended_.insert({context_.wall, job.record.submit_sequence()});
     usage_.Append(context_, context_.retention.usage_records(),
                   UsageOf(job, context_.held_times.Of(job.id(), context_.wall)));

@@ -44,6 +44,7 @@ struct Member {
   uint64_t memory_bytes = 0;
   std::vector<uint32_t> gpus;
   bool prepared = false;
+  bool started = false;
   uint32_t master_port = 0;
   // Nothing of the generation runs there any more, as far as the coordinator can know.
   bool ended = false;
@@ -95,6 +96,9 @@ struct Job {
   // Ranks that stand still.
   std::set<int> quiesced;
   Curve curve;
+  // How many members of the current generation have started its ranks.
+  size_t members_started = 0;
+  JobTally tally;
   // What it counts as in the quotas, and in KeptJobs.
   Quotas::Share counted;
   size_t kept_bytes = 0;

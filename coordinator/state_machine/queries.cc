@@ -308,6 +308,29 @@ void StateMachine::DescribeCluster(uint64_t call_id, const v1::DescribeClusterRe
   context.Reply(call_id, std::move(response));
 }
 
+Measures StateMachine::Measure() const {
+  const Context& context = parts_->context;
+  Measures out;
+  out.tallies = context.tallies;
+  for (const auto& [id, node] : parts_->nodes.all()) {
+    const v1::Node& record = node.record;
+    std::string state = v1::NodeState_Name(record.state()).substr(sizeof("NODE_STATE_") - 1);
+    std::transform(state.begin(), state.end(), state.begin(),
+                   [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+    ++out.nodes[state];
+    if (record.drained()) ++out.nodes_drained;
+    if (node.lost()) continue;
+    out.slots += record.resources().slots();
+    out.slots_used += record.slots_used();
+    out.gpus += static_cast<uint64_t>(record.resources().gpus_size());
+    out.gpus_used += static_cast<uint64_t>(record.gpus_used_size());
+  }
+  out.queued_jobs = parts_->jobs.queue().size();
+  out.known_jobs = parts_->jobs.size();
+  out.held_rank_seconds = context.tallies.HeldRankSeconds(context.now);
+  return out;
+}
+
 // Finds which node holds which file. The bytes themselves never pass through the state machine.
 void StateMachine::ReadLogs(uint64_t call_id, const v1::ReadLogsRequest& request) {
   Context& context = parts_->context;

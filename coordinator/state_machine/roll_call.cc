@@ -93,8 +93,7 @@ Actions RollCall::Step(const v1::StateEvent& event, absl::Status allowed) {
   outdated.set_table(v1::STATE_TABLE_META);
   outdated.set_key(std::string(kOutdatedKey));
   outdated.set_erased(true);
-  // With the rows, or not at all. It comes last: rows that a store cannot take at once are of the
-  // former term.
+  // With the rows, or not at all.
   v1::StateRow& term = actions.rows.emplace_back();
   term.set_table(v1::STATE_TABLE_META);
   term.set_key("term");

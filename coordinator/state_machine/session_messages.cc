@@ -114,6 +114,7 @@ void StateMachine::OnSessionMessage(const v1::SessionMessage& event, const v1::C
       v1::OpenSessionResponse reply;
       reply.mutable_fence()->set_incarnation(fence.incarnation());
       reply.mutable_heartbeat_reply()->set_sequence(message.heartbeat().sequence());
+      reply.mutable_heartbeat_reply()->set_received_at_nanos(context.now.count());
       context.Send(event.session_id(), std::move(reply));
       if (message.heartbeat().draining() && !node->draining) {
         parts_->nodes.Drain(*node);

@@ -23,6 +23,7 @@
 //   policy.*, quotas.*                  what users may have
 //   held_time.*, usage.*                what jobs have used
 //   audit.*, refusal_limit.*            who asked for what
+//   tallies.*                           what is counted for metrics
 //   roll_call.*, reconcile.*            what runs, where the state is a copy
 //   row_log.h                           records that are only added
 //   dependencies.*                      jobs that wait for others
@@ -72,6 +73,10 @@ class StateMachine {
   // Why everything is refused: most workers know a higher term, of which this state says nothing.
   // Durable, until a restore of a copy. Empty: it is not.
   const std::string& outdated() const { return outdated_; }
+
+  // For metrics: what it has counted, and what it has now.
+  Measures Measure() const;
+  uint64_t committed_generations() const { return parts_->context.tallies.committed(); }
 
   // For tests and invariants.
   const JobTable& jobs() const { return parts_->jobs; }

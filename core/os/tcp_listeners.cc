@@ -1,10 +1,12 @@
 #include "core/os/tcp_listeners.h"
 
+#include <arpa/inet.h>
 #include <fmt/format.h>
 #include <netdb.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
 
+#include <array>
 #include <cerrno>
 #include <charconv>
 #include <cstdint>
@@ -41,11 +43,11 @@ absl::StatusOr<HostPort> Split(const std::string& address) {
   return split;
 }
 
-absl::Status Taken(const std::string& address) {
+absl::Status Taken(const std::string& address, std::string_view flag) {
   return absl::AlreadyExistsError(fmt::format(
-      "cannot listen on {}: it is taken, or not this host's; choose another --listen, or port 0 "
-      "for any free one",
-      address));
+      "cannot listen on {}: it is taken, or not this host's; choose another {}, or port 0 for any "
+      "free one",
+      address, flag));
 }
 
 // False with errno.
@@ -93,7 +95,8 @@ void SetPort(sockaddr* address, int port) {
 
 }  // namespace
 
-absl::StatusOr<TcpListeners> ListenOnTcp(const std::string& address, int receive_bytes) {
+absl::StatusOr<TcpListeners> ListenOnTcp(const std::string& address, int receive_bytes,
+                                         std::string_view flag) {
   MESHRUN_ASSIGN_OR_RETURN(const HostPort asked, Split(address));
   std::vector<UniqueFd> listeners;
   const int port = std::stoi(asked.port);
@@ -102,7 +105,7 @@ absl::StatusOr<TcpListeners> ListenOnTcp(const std::string& address, int receive
     if (auto socket = BindWildcard(static_cast<uint16_t>(port), receive_bytes, &taken)) {
       listeners.push_back(*std::move(socket));
     } else if (taken) {
-      return Taken(address);
+      return Taken(address, flag);
     }
   }
   if (listeners.empty()) {
@@ -128,13 +131,31 @@ absl::StatusOr<TcpListeners> ListenOnTcp(const std::string& address, int receive
       if (Bind(socket, each->ai_addr, each->ai_addrlen, receive_bytes)) {
         listeners.push_back(std::move(socket));
       } else if (errno == EADDRINUSE) {
-        return Taken(address);
+        return Taken(address, flag);
       }
     }
   }
-  if (listeners.empty()) return Taken(address);
+  if (listeners.empty()) return Taken(address, flag);
   const int bound = PortOf(listeners[0]);
   return TcpListeners{std::move(listeners), bound};
+}
+
+Peer PeerOf(const sockaddr_storage& from) {
+  std::array<char, INET6_ADDRSTRLEN> text{};
+  if (from.ss_family == AF_INET) {
+    const auto& v4 = reinterpret_cast<const sockaddr_in&>(from);
+    ::inet_ntop(AF_INET, &v4.sin_addr, text.data(), text.size());
+    return {text.data(), fmt::format("ipv4:{}:{}", text.data(), ntohs(v4.sin_port))};
+  }
+  const auto& v6 = reinterpret_cast<const sockaddr_in6&>(from);
+  if (IN6_IS_ADDR_V4MAPPED(&v6.sin6_addr)) {
+    ::inet_ntop(AF_INET, &v6.sin6_addr.s6_addr[12], text.data(), text.size());
+    return {text.data(), fmt::format("ipv4:{}:{}", text.data(), ntohs(v6.sin6_port))};
+  }
+  ::inet_ntop(AF_INET6, &v6.sin6_addr, text.data(), text.size());
+  std::string address = text.data();
+  if (v6.sin6_scope_id != 0) address += fmt::format("%{}", v6.sin6_scope_id);
+  return {address, fmt::format("ipv6:[{}]:{}", address, ntohs(v6.sin6_port))};
 }
 
 }  // namespace meshrun::os

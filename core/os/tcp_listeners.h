@@ -1,7 +1,10 @@
 // Sockets that listen for TCP connections at a name.
 #pragma once
 
+#include <sys/socket.h>
+
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -17,7 +20,18 @@ struct TcpListeners {
 
 // Binds and listens at HOST:PORT (port 0: any free one); 0.0.0.0 and [::] are all addresses of both
 // families. `receive_bytes`: the receive buffer of the accepted connections. INVALID_ARGUMENT: HOST
-// has no address, or PORT is none. ALREADY_EXISTS: it is taken, or not this host's.
-absl::StatusOr<TcpListeners> ListenOnTcp(const std::string& address, int receive_bytes);
+// has no address, or PORT is none. ALREADY_EXISTS: it is taken, or not this host's; the sentence
+// names the flag.
+absl::StatusOr<TcpListeners> ListenOnTcp(const std::string& address, int receive_bytes,
+                                         std::string_view flag = "--listen");
+
+// Where a connection comes from.
+struct Peer {
+  // "10.0.0.1", "fe80::1%2".
+  std::string address;
+  // With its port, as gRPC writes it without percents: "ipv4:10.0.0.1:4242".
+  std::string whole;
+};
+Peer PeerOf(const sockaddr_storage& from);
 
 }  // namespace meshrun::os

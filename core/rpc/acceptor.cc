@@ -1,9 +1,9 @@
 #include "core/rpc/acceptor.h"
 
-#include <arpa/inet.h>
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <linux/tcp.h>
+#include <netinet/in.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/resource.h>
@@ -53,30 +53,6 @@ Acceptor::Limits Completed(Acceptor::Limits limits) {
   if (limits.per_owner == 0) limits.per_owner = std::max<size_t>(limits.in_all / 8, 32);
   limits.unproven = std::min(limits.unproven, std::max<size_t>(limits.in_all / 2, 1));
   return limits;
-}
-
-// An address and a port, as gRPC writes them without percents: "ipv4:10.0.0.1:4242".
-struct Peer {
-  std::string address;
-  std::string whole;
-};
-
-Peer PeerOf(const sockaddr_storage& from) {
-  std::array<char, INET6_ADDRSTRLEN> text{};
-  if (from.ss_family == AF_INET) {
-    const auto& v4 = reinterpret_cast<const sockaddr_in&>(from);
-    ::inet_ntop(AF_INET, &v4.sin_addr, text.data(), text.size());
-    return {text.data(), fmt::format("ipv4:{}:{}", text.data(), ntohs(v4.sin_port))};
-  }
-  const auto& v6 = reinterpret_cast<const sockaddr_in6&>(from);
-  if (IN6_IS_ADDR_V4MAPPED(&v6.sin6_addr)) {
-    ::inet_ntop(AF_INET, &v6.sin6_addr.s6_addr[12], text.data(), text.size());
-    return {text.data(), fmt::format("ipv4:{}:{}", text.data(), ntohs(v6.sin6_port))};
-  }
-  ::inet_ntop(AF_INET6, &v6.sin6_addr, text.data(), text.size());
-  std::string address = text.data();
-  if (v6.sin6_scope_id != 0) address += fmt::format("%{}", v6.sin6_scope_id);
-  return {address, fmt::format("ipv6:[{}]:{}", address, ntohs(v6.sin6_port))};
 }
 
 // gRPC writes the brackets and the percent of an IPv6 address as %XX.
@@ -142,6 +118,7 @@ void Acceptor::Stop() {
   connections_.clear();
   unproven_.clear();
   addresses_.clear();
+  owners_.clear();
 }
 
 void Acceptor::Run() {
@@ -178,7 +155,7 @@ bool Acceptor::AcceptOne(int listener) {
     return errno != EAGAIN;
   }
   SetOption(socket.get(), IPPROTO_TCP, TCP_NODELAY, 1);
-  Peer peer = PeerOf(from);
+  os::Peer peer = os::PeerOf(from);
   if (!Admit(socket, std::move(peer.address), std::move(peer.whole))) {
     // A reset, not a wait in FIN_WAIT.
     const linger now{.l_onoff = 1, .l_linger = 0};

@@ -48,7 +48,8 @@ class Acceptor {
   ~Acceptor() { Stop(); }
 
   int port() const { return port_; }
-  // `builder`'s server takes the connections. Once, before it is built.
+  // `builder`'s server takes the connections. Before it is built; again, for another server, after
+  // Stop: connections that come meanwhile wait.
   void Serve(grpc::ServerBuilder& builder, std::shared_ptr<grpc::ServerCredentials> credentials);
   // After the server has started.
   void Start();

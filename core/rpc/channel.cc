@@ -20,7 +20,8 @@ constexpr int kMinPingIntervalMs = 500;
 absl::StatusOr<std::shared_ptr<grpc::Channel>> MakeChannel(std::string_view role,
                                                            const std::string& address,
                                                            const Security& security,
-                                                           const Keepalive& keepalive) {
+                                                           const Keepalive& keepalive,
+                                                           std::chrono::milliseconds attempt) {
   const std::optional<std::string> unix_path = UnixPath(address);
   if (unix_path) MESHRUN_RETURN_IF_ERROR(CheckSocketDirectory(*unix_path));
   MESHRUN_ASSIGN_OR_RETURN(auto credentials, ChannelCredentials(role, address, security));
@@ -28,7 +29,7 @@ absl::StatusOr<std::shared_ptr<grpc::Channel>> MakeChannel(std::string_view role
   arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 20);
   // Despite its name, this is how long one attempt may take: a busy host needs more than the
   // backoff.
-  arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 2000);
+  arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, static_cast<int>(attempt.count()));
   arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 1000);
   // meshrun's processes never talk through an HTTP proxy.
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);

@@ -29,10 +29,11 @@ struct Keepalive {
 // sockets get no keepalive: the kernel tells when their peer is gone, and a peer that is only slow
 // must not be given up. Errors: as ChannelCredentials; for a Unix socket those of
 // CheckSocketDirectory too: nothing is sent to a socket that another user could have made.
-absl::StatusOr<std::shared_ptr<grpc::Channel>> MakeChannel(std::string_view role,
-                                                           const std::string& address,
-                                                           const Security& security,
-                                                           const Keepalive& keepalive = {});
+// `attempt`: how long one attempt to connect may take, TLS's handshake included.
+absl::StatusOr<std::shared_ptr<grpc::Channel>> MakeChannel(
+    std::string_view role, const std::string& address, const Security& security,
+    const Keepalive& keepalive = {},
+    std::chrono::milliseconds attempt = std::chrono::milliseconds(2000));
 
 // Enables the health and reflection services, and turns off what makes gRPC slow. Call once per
 // process, before the first ServerBuilder.

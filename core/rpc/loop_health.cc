@@ -47,13 +47,23 @@ LoopHealth::LoopHealth(const Options& options)
 
 void LoopHealth::Turned() { turned_at_ = Steady::now().time_since_epoch().count(); }
 
+bool LoopHealth::IsReady() const {
+  return Steady::now().time_since_epoch() - Steady::duration(turned_at_.load()) <
+         options_.ready_timeout;
+}
+
 void LoopHealth::Watch(grpc::Server& server, std::vector<std::string> services) {
   grpc::HealthCheckServiceInterface* const service = server.GetHealthCheckService();
   if (service == nullptr) return;
   services_ = std::move(services);
   services_.push_back(kReadyService);
-  TellReady(*service, true);
+  TellReady(*service, !standby_);
   thread_ = std::thread([this, service] { Run(*service); });
+}
+
+void LoopHealth::WatchStandby(grpc::Server& server, std::vector<std::string> services) {
+  standby_ = true;
+  Watch(server, std::move(services));
 }
 
 void LoopHealth::Stop() {
@@ -69,6 +79,7 @@ void LoopHealth::Run(grpc::HealthCheckServiceInterface& service) {
   bool ready = true, live = true;
   Steady::time_point told{};
   while (true) {
+    if (standby_) Turned();
     const Steady::duration silent =
         Steady::now().time_since_epoch() - Steady::duration(turned_at_.load());
     if (const bool now = silent < options_.ready_timeout; now != ready) {
@@ -92,6 +103,7 @@ void LoopHealth::Run(grpc::HealthCheckServiceInterface& service) {
 }
 
 void LoopHealth::TellReady(grpc::HealthCheckServiceInterface& service, bool ready) const {
+  ready = ready && !standby_;
   for (const std::string& name : services_) service.SetServingStatus(name, ready);
 }
 

@@ -38,10 +38,15 @@ class LoopHealth {
 
   // The loop has turned. From any thread.
   void Turned();
+  // As "meshrun.ready". From any thread.
+  bool IsReady() const;
   // Begins to report, also for `services` (full names such as "meshrun.v1.JobService"). Call
   // EnableServerPlugins before `server` is built. `server` must outlive this, or be stopped after
   // Stop.
   void Watch(grpc::Server& server, std::vector<std::string> services = {});
+  // The same for a server that has nothing to do until it is needed: alive, and not ready. It has
+  // no loop.
+  void WatchStandby(grpc::Server& server, std::vector<std::string> services);
   // Idempotent.
   void Stop();
 
@@ -51,6 +56,7 @@ class LoopHealth {
   void TellSystemd() const;
 
   const Options options_;
+  bool standby_ = false;
   // Empty without systemd's watchdog.
   const std::string notify_socket_;
   // That are ready together; written before the thread begins.

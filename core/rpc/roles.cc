@@ -69,6 +69,12 @@ constexpr MethodRule kRules[] = {
     {"/meshrun.v1.AgentService/ReportQuiesced", kRankRole},
     {"/meshrun.v1.AgentService/WatchGeneration", kRankRole},
 
+    // Paths of the HTTP server; those of the JSON API have the rules of the methods that they stand
+    // for.
+    {"http:/healthz", kAnyRole},
+    {"http:/metrics", kReaders},
+    {"http:/", kReaders},
+
     // Whether it lives, and what can be called.
     {"/grpc.health.v1.Health/", kAnyRole},
     {"/grpc.reflection.v1alpha.ServerReflection/", kAnyRole},

@@ -57,6 +57,13 @@ v1::ErrorOrigin OriginOf(const absl::Status& status) { return meshrun::DetailOf(
 
 v1::ErrorOrigin OriginOf(const grpc::Status& status) { return DetailOf(status).origin(); }
 
+grpc::Status EndOf(const grpc::Status& status, bool cancelled) {
+  const bool by_server = status.error_code() == grpc::StatusCode::CANCELLED && !cancelled &&
+                         OriginOf(status) == v1::ERROR_ORIGIN_UNSPECIFIED;
+  if (!by_server) return status;
+  return grpc::Status(grpc::StatusCode::UNAVAILABLE, "the server stopped during the call");
+}
+
 std::optional<std::chrono::nanoseconds> WaitBeforeRepeating(const absl::Status& status) {
   if (const auto after = RetryAfter(status)) return after;
   // gRPC says RESOURCE_EXHAUSTED too, of messages that are too large: for ever.

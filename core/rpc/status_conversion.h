@@ -29,6 +29,10 @@ v1::ErrorOrigin OriginOf(const grpc::Status& status);
 // that was. gRPC carries no detail from there: the message has it all.
 absl::Status NotRead(std::string_view why, std::chrono::milliseconds after);
 
+// How a call has ended. A server that stops ends some calls with CANCELLED, as if their caller had
+// done so: where the caller has not (`cancelled`), that is UNAVAILABLE.
+grpc::Status EndOf(const grpc::Status& status, bool cancelled);
+
 // How long to wait before a call is repeated that did nothing: what TryAgainLater or NotRead says.
 // Absent: the call is not to be repeated for this.
 std::optional<std::chrono::nanoseconds> WaitBeforeRepeating(const absl::Status& status);

@@ -24,10 +24,10 @@ std::string DirectoryOf(const std::string& path) {
   return slash == 0 ? "/" : path.substr(0, slash);
 }
 
-absl::Status Taken(const std::string& path) {
+absl::Status Taken(const std::string& path, std::string_view flag) {
   return absl::AlreadyExistsError(fmt::format(
-      "unix:{} is taken: another process listens there; stop that one, or choose another --listen",
-      path));
+      "unix:{} is taken: another process listens there; stop that one, or choose another {}", path,
+      flag));
 }
 
 // True when a process accepts connections there.
@@ -80,13 +80,13 @@ absl::Status MakeSocketDirectory(const std::string& path) {
   return os::MakePrivateDirectory(DirectoryOf(path));
 }
 
-absl::StatusOr<SocketClaim> SocketClaim::Take(const std::string& path) {
+absl::StatusOr<SocketClaim> SocketClaim::Take(const std::string& path, std::string_view flag) {
   MESHRUN_RETURN_IF_ERROR(MakeSocketDirectory(path));
   const std::string lock_path = path + ".lock";
   SocketClaim claim;
   claim.lock_.reset(::open(lock_path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
   if (!claim.lock_) return os::ErrnoStatus(errno, lock_path);
-  if (::flock(claim.lock_.get(), LOCK_EX | LOCK_NB) != 0) return Taken(path);
+  if (::flock(claim.lock_.get(), LOCK_EX | LOCK_NB) != 0) return Taken(path, flag);
   struct stat info;
   if (::lstat(path.c_str(), &info) != 0) {
     return errno == ENOENT ? absl::StatusOr<SocketClaim>(std::move(claim))
@@ -94,10 +94,10 @@ absl::StatusOr<SocketClaim> SocketClaim::Take(const std::string& path) {
   }
   if (!S_ISSOCK(info.st_mode)) {
     return absl::AlreadyExistsError(
-        fmt::format("{} is not a socket: remove it, or choose another --listen", path));
+        fmt::format("{} is not a socket: remove it, or choose another {}", path, flag));
   }
   // Another program's, which knows nothing of the lock.
-  if (SomebodyListens(path)) return Taken(path);
+  if (SomebodyListens(path)) return Taken(path, flag);
   if (::unlink(path.c_str()) != 0) return os::ErrnoStatus(errno, path);
   return claim;
 }

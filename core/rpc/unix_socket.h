@@ -34,9 +34,10 @@ absl::Status MakeSocketDirectory(const std::string& path);
 class SocketClaim {
  public:
   // Makes the directory where it is missing. ALREADY_EXISTS: a live process listens there, or holds
-  // the lock. INVALID_ARGUMENT: the path is too long. PERMISSION_DENIED: see
-  // os::CheckPrivateDirectory.
-  static absl::StatusOr<SocketClaim> Take(const std::string& path);
+  // the lock; the sentence names the flag. INVALID_ARGUMENT: the path is too long.
+  // PERMISSION_DENIED: see os::CheckPrivateDirectory.
+  static absl::StatusOr<SocketClaim> Take(const std::string& path,
+                                          std::string_view flag = "--listen");
 
   SocketClaim() = default;
 

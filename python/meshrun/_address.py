@@ -129,8 +129,16 @@ def _default() -> str:
 
 
 def resolve(address: str | None) -> str:
-    """The address to connect to: the named one, $MESHRUN_COORDINATOR, the running dev cluster, this user's socket."""
-    return normalize(address or os.environ.get("MESHRUN_COORDINATOR") or _dev_cluster() or _default())
+    """The addresses to connect to, with commas: those named, $MESHRUN_COORDINATOR, the running dev cluster, this user's socket."""
+    named = address or os.environ.get("MESHRUN_COORDINATOR") or _dev_cluster() or _default()
+    return ",".join(normalize(one) for one in split(named))
+
+
+def split(text: str) -> list[str]:
+    """Addresses of a list with commas, each once. "unix:PATH" may hold commas: such addresses are separated by ",unix:"."""
+    if text.startswith("unix:"):
+        return list(dict.fromkeys("unix:" + path for path in text[len("unix:"):].split(",unix:")))
+    return list(dict.fromkeys(text.split(",")))
 
 
 def normalize(text: str) -> str:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, Optional
 
 from . import _address
+from ._leader import LeaderChoice
 from .errors import DeadlineExceededError, Error, UnavailableError, error_of
 
 _MAX_MESSAGE_BYTES = 64 << 20
@@ -30,47 +31,56 @@ def import_grpc() -> Any:
 
 
 class Calls:
-    """The channel to one coordinator. Thread-safe."""
+    """The channel to the coordinator, of several to the one that leads. Thread-safe."""
 
     def __init__(self, address: str, tls: _address.TlsFiles, insecure_loopback: bool, timeout: float) -> None:
         self.address = address
+        self._where = ", ".join(_address.split(address))
+        self._choice = LeaderChoice(_address.split(address))
         self.timeout = timeout
         self._grpc = import_grpc()
         self._tls = tls
         self._insecure_loopback = insecure_loopback
         self._lock = threading.Lock()
         self._closed = False
-        self._channels: list[Any] = []
+        # The last one is for the next calls; those before end with their last call.
+        self._channels: list[_Channel] = []
         self._stubs: dict[str, Any] = {}
+        for one in self._choice.given:
+            _address.check_security(one, self._tls, self._insecure_loopback)
+        self._connected_to = ""
         self._connect()
 
     def _connect(self) -> None:
         from .v1 import cluster_service_pb2_grpc, job_service_pb2_grpc
 
-        _address.check_security(self.address, self._tls, self._insecure_loopback)
-        options = [("grpc.initial_reconnect_backoff_ms", 20), ("grpc.min_reconnect_backoff_ms", 2000),
+        address = self._connected_to = self._choice.address
+        _address.check_security(address, self._tls, self._insecure_loopback)
+        # One of several may be on a host that is gone, and swallows what is sent.
+        attempt = 1000 if self._choice.has_others() else 2000
+        options = [("grpc.initial_reconnect_backoff_ms", 20), ("grpc.min_reconnect_backoff_ms", attempt),
                    ("grpc.max_reconnect_backoff_ms", 1000), ("grpc.enable_http_proxy", 0), ("grpc.use_local_subchannel_pool", 1),
                    ("grpc.max_receive_message_length", _MAX_MESSAGE_BYTES), ("grpc.max_send_message_length", _MAX_MESSAGE_BYTES)]
-        unix = _address.unix_path(self.address) is not None
+        unix = _address.unix_path(address) is not None
         if not unix:
             # A peer that has vanished silently is noticed within 10 s while a call waits for it.
             options += [("grpc.keepalive_time_ms", 5000), ("grpc.keepalive_timeout_ms", 5000),
                         ("grpc.http2.max_pings_without_data", 0)]
-        target = _address.grpc_target(self.address)
+        target = _address.grpc_target(address)
         if self._tls and not unix:
             credentials = self._grpc.ssl_channel_credentials(*self._tls.read())
             channel = self._grpc.secure_channel(target, credentials, options)
         else:
             channel = self._grpc.insecure_channel(target, options)
-        self._channels.append(channel)
         self._stubs = {"jobs": job_service_pb2_grpc.JobServiceStub(channel),
                        "cluster": cluster_service_pb2_grpc.ClusterServiceStub(channel)}
+        self._channels.append(_Channel(channel, list(self._stubs.values())))
 
     def close(self) -> None:
         """Ends all calls: those under way and later ones raise ValueError."""
         with self._lock:
             self._closed = True
-            channels = self._channels
+            channels = [one.channel for one in self._channels]
         for channel in channels:
             channel.close()
 
@@ -81,12 +91,32 @@ class Calls:
             return self._stubs[service]
 
     def begin(self, stub: Any, method: str, request: Any, timeout: Optional[float], wait_for_ready: bool = False) -> Any:
-        """The answer of a call, or its stream of answers. wait_for_ready: wait for a connection until the timeout."""
+        """The answer of a call, or its stream of answers. wait_for_ready: wait for a connection until the timeout. Between
+        hold(stub) and release(stub)."""
         try:
             return getattr(stub, method)(request, timeout=timeout, wait_for_ready=wait_for_ready)
         except ValueError:  # gRPC's own words for a channel that was closed meanwhile
             self.stub("jobs")
             raise
+
+    def hold(self, service: str) -> Any:
+        """stub(service), whose channel stays open until release() of it, though another one may replace it."""
+        with self._lock:
+            if self._closed:
+                raise ValueError("this meshrun.Client is closed")
+            self._channels[-1].calls += 1
+            return self._stubs[service]
+
+    def release(self, stub: Any) -> None:
+        ended = []
+        with self._lock:
+            for one in self._channels:
+                one.calls -= stub in one.stubs
+            if not self._closed:
+                ended = [one for one in self._channels[:-1] if one.calls == 0]
+                self._channels = [one for one in self._channels if one not in ended]
+        for one in ended:
+            one.channel.close()
 
     def connects_anew(self, service: str, refused: Any) -> bool:
         """After UNAUTHENTICATED: a connection keeps the certificate that it began with, and another one may lie in the file by
@@ -98,18 +128,57 @@ class Calls:
                 self._connect()
             return True
 
+    def has_others(self) -> bool:
+        """Whether there are several coordinators."""
+        return self._choice.has_others()
+
+    def turn(self, service: str, used: Any, error: Any) -> Optional[float]:
+        """A call has ended so. Where there is another coordinator to turn to: seconds until that is due; the next stub leads
+        there."""
+        detail, code = self._detail(error), self._code(error)
+        with self._lock:
+            if self._closed or self._stubs[service] is not used:
+                return 0.0 if self._choice.has_others() and code == "UNAVAILABLE" else None
+            at = self._connected_to
+            if detail is not None and (detail.standby or detail.leader):
+                self._choice.on_standby(at, detail.leader)
+            elif detail is not None or code not in ("UNAVAILABLE", "DEADLINE_EXCEEDED"):
+                self._choice.on_answer(at)
+                return None
+            elif code == "UNAVAILABLE" or self._choice.has_others():
+                self._choice.on_unreached(at)
+            if not self._choice.has_others():
+                return None
+            if self._choice.address != at:
+                try:
+                    self._connect()
+                except Error:  # a leader, say, to which only TLS leads
+                    self._choice.on_unreached(self._choice.address)
+                    self._connect()
+            return self._choice.wait()
+
     def unary(self, service: str, method: str, request: Any, retry: bool = True) -> Any:
         """One call with one answer, within the timeout. retry: try again as long where no coordinator is reached: one that restarts
-        is soon back, and every call may safely be sent twice."""
-        until, anew, away = time.monotonic() + self.timeout, False, None
+        is soon back, and every call may safely be sent twice. Where there are several coordinators the call goes on to the one
+        that leads, and has twice the time: until another leader is elected."""
+        begun, anew, away = time.monotonic(), False, None
         while True:
-            stub = self.stub(service)
+            stub = self.hold(service)
+            until = begun + self.timeout * (2 if self.has_others() else 1)
             try:
                 # gRPC moves a connection forward only while a call waits for it.
-                return self.begin(stub, method, request, max(until - time.monotonic(), 0.001), wait_for_ready=away is not None)
+                wait = away is not None and not self.has_others()
+                return self.begin(stub, method, request, max(min(until - time.monotonic(), self.timeout), 0.001), wait_for_ready=wait)
             except self._grpc.RpcError as error:
-                failure = self.explain(error)
+                failure, pause = self.explain(error), self.turn(service, stub, error)
+            finally:
+                self.release(stub)
             self.stub(service)  # raises where close() has ended the call
+            if pause is not None and time.monotonic() + pause < until:
+                # What a standby says is more than that another attempt was cut short.
+                away = away if failure.code == "DEADLINE_EXCEEDED" else failure
+                time.sleep(pause)
+                continue
             if failure.code == "UNAUTHENTICATED" and not anew and self.connects_anew(service, stub):
                 anew = True
                 continue
@@ -124,40 +193,46 @@ class Calls:
         """Waits until a coordinator answers, for so long at most."""
         from .v1 import cluster_service_pb2
 
+        stub = self.hold("cluster")
         try:
-            self.begin(self.stub("cluster"), "DescribeCluster", cluster_service_pb2.DescribeClusterRequest(max_events=1), seconds,
-                       wait_for_ready=True)
+            self.begin(stub, "DescribeCluster", cluster_service_pb2.DescribeClusterRequest(max_events=1), seconds, wait_for_ready=True)
         except self._grpc.RpcError:
             pass
+        finally:
+            self.release(stub)
 
     def stream(self, method: str, request: Callable[[], Any], accept: Callable[[Any], bool], patience: float,
                ended: Optional[Callable[[], bool]] = None, deadline: Optional[float] = None) -> Stream:
         """A call of JobService with a stream of answers, resumed over interruptions. See Stream."""
         return Stream(self, method, request, accept, patience, ended, deadline)
 
-    @staticmethod
-    def _code(error: Any) -> str:
-        return str(error.code().name) if error.code() is not None else "UNKNOWN"
+    def _code(self, error: Any) -> str:
+        code = str(error.code().name) if error.code() is not None else "UNKNOWN"
+        # A server that stops ends some calls as if their caller had cancelled them.
+        return "UNAVAILABLE" if code == "CANCELLED" and self._detail(error) is None else code
 
     def explain(self, error: Any) -> Error:
         """The coordinator's own errors are passed on unchanged; those that gRPC made say what to try."""
         code, text = self._code(error), error.details() or ""
-        if not self._is_ours(error):
+        detail = self._detail(error)
+        if detail is not None and detail.standby:
+            text = f"no coordinator that leads was found at {self._where}: {text}"
+        elif detail is None:
             if code == "UNAVAILABLE":
-                text = (f"no coordinator is running at {self.address} ({_short_reason(text)}): start one with 'meshrun dev up', or "
+                text = (f"no coordinator is running at {self._where} ({_short_reason(text)}): start one with 'meshrun dev up', or "
                         "name another with MESHRUN_COORDINATOR or Client(address)")
             elif code == "DEADLINE_EXCEEDED":
-                text = (f"the coordinator at {self.address} did not answer in time: see whether its host is up and the address is "
+                text = (f"the coordinator at {self._where} did not answer in time: see whether its host is up and the address is "
                         "right ('meshrun doctor' checks both)")
             elif code == "UNIMPLEMENTED":
                 code = "UNAVAILABLE"
-                text = (f"what answers at {self.address} does not know this call: it is not a meshrun coordinator, or one of "
+                text = (f"what answers at {self._where} does not know this call: it is not a meshrun coordinator, or one of "
                         "another version")
         return error_of(code, text)
 
     @staticmethod
-    def _is_ours(error: Any) -> bool:
-        """A meshrun server made the error: its ErrorDetail says so."""
+    def _detail(error: Any) -> Any:
+        """The ErrorDetail of an error that a meshrun server has made; None: gRPC has made it."""
         from .v1 import error_pb2
 
         for key, value in error.trailing_metadata() or ():
@@ -165,10 +240,18 @@ class Calls:
                 try:
                     status = error_pb2.ErrorStatus.FromString(value)
                 except Exception:  # of another program than a coordinator: DecodeError has no place of its own in all versions
-                    return False
+                    return None
                 detail = error_pb2.ErrorDetail()
-                return any(part.Unpack(detail) and detail.origin for part in status.details)
-        return False
+                ours = any(part.Unpack(detail) and detail.origin for part in status.details)
+                return detail if ours else None
+        return None
+
+
+class _Channel:
+    """calls: how many are under way over it."""
+
+    def __init__(self, channel: Any, stubs: list[Any]) -> None:
+        self.channel, self.stubs, self.calls = channel, stubs, 0
 
 
 def _short_reason(text: str) -> str:
@@ -202,12 +285,14 @@ class Stream:
     def __iter__(self) -> Iterator[Any]:
         backoff, away_since, refused = 0.02, None, None
         while not self._stopped.is_set():
-            stub, begun, news, reached = self._calls.stub("jobs"), time.monotonic(), False, False
+            stub, begun, news, reached = self._calls.hold("jobs"), time.monotonic(), False, False
+            turn: Optional[float] = None
             left = None if self._deadline is None else max(self._deadline - begun, 0.0)
-            call = self._call = self._calls.begin(stub, self._method, self._request(), left)
-            if self._stopped.is_set():
-                call.cancel()
+            call = None
             try:
+                call = self._call = self._calls.begin(stub, self._method, self._request(), left)
+                if self._stopped.is_set():
+                    call.cancel()
                 for answer in call:
                     reached = True
                     if self._accept(answer):
@@ -220,11 +305,13 @@ class Stream:
                 if self._stopped.is_set() or (self._ended is not None and self._ended()):
                     return
                 self._calls.stub("jobs")  # raises where close() has ended the call
-                failure = self._calls.explain(error)
+                failure, turn = self._calls.explain(error), self._calls.turn("jobs", stub, error)
                 metadata = call.initial_metadata() or ()
                 reached = reached or any(key == _REACHED_KEY for key, _ in metadata)
             finally:
-                call.cancel()
+                if call is not None:
+                    call.cancel()
+                self._calls.release(stub)
             now = time.monotonic()
             if self._deadline is not None and now >= self._deadline:
                 raise DeadlineExceededError("the job has not ended")
@@ -240,8 +327,10 @@ class Stream:
                 away_since, backoff = now, 0.02
             if now - away_since >= self._patience:
                 raise refused or failure
-            pause = backoff if self._deadline is None else min(backoff, self._deadline - now)
-            if reached:
+            pause = backoff if turn is None else max(turn, _PAUSE_SECONDS)
+            if self._deadline is not None:
+                pause = min(pause, self._deadline - now)
+            if reached or turn is not None:
                 self._stopped.wait(pause)
             else:
                 self._calls.await_coordinator(pause)

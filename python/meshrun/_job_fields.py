@@ -39,6 +39,7 @@ class JobFields(TypedDict, total=False):
     memory_bytes: int
     env: Mapping[str, Union[str, bytes, int, float, None]]
     working_dir: Word
+    tensorboard: Word
     priority: int
     constraints: Sequence[str]
     exclude_nodes: Sequence[str]
@@ -301,6 +302,10 @@ def _set_working_dir(key: str, value: object, spec: Any) -> None:
     spec.working_dir = _bytes(key, value, "write a directory")
 
 
+def _set_tensorboard(key: str, value: object, spec: Any) -> None:
+    spec.tensorboard = _bytes(key, value, "write a directory")
+
+
 _SHIPPED = _text_field("shipped_job", "write the name of a shipped job, for example 'geoid'")
 SETTERS: dict[str, Callable[[str, object, Any], None]] = {
     "name": _text_field("name", "write for example name='geoid'"),
@@ -320,6 +325,7 @@ SETTERS: dict[str, Callable[[str, object, Any], None]] = {
     "memory_bytes": _amount_field("memory_bytes"),
     "env": _set_env,
     "working_dir": _set_working_dir,
+    "tensorboard": _set_tensorboard,
     "priority": _number_field("priority", -(2**31), "5", 2**31 - 1),
     "constraints": _list_field("constraints", "write for example constraints=['zone=a', 'nvlink']"),
     "exclude_nodes": _list_field("exclude_nodes", "write for example exclude_nodes=['node-a', 'node-b']"),

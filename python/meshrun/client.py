@@ -43,7 +43,8 @@ class Client:
                  insecure_loopback: bool = False) -> None:
         """Finds the coordinator as the command does, and asks whether it answers.
 
-        address: unix:PATH, or with TLS HOST:PORT or HOST; else $MESHRUN_COORDINATOR, the running dev cluster, this user's socket.
+        address: unix:PATH, or with TLS HOST:PORT or HOST; of several coordinators all, with commas; else $MESHRUN_COORDINATOR,
+            the running dev cluster, this user's socket.
         tls_cert, tls_key, tls_ca: PEM files, all three or none; else $MESHRUN_TLS_CERT, $MESHRUN_TLS_KEY and $MESHRUN_TLS_CA.
         timeout: for each answer; a call goes on trying as long where a coordinator that did answer is away.
         patience: how long wait, watch and logs go on trying while the coordinator is away.
@@ -68,7 +69,7 @@ class Client:
 
     @property
     def address(self) -> str:
-        """Where the coordinator is: unix:PATH or HOST:PORT."""
+        """Where the coordinator is: unix:PATH or HOST:PORT; of several coordinators all, with commas."""
         return self._calls.address
 
     def __enter__(self) -> Client:

@@ -170,6 +170,7 @@ class JobSpec:
     private: bool
     virtual_local_rank: bool
     numa_binding: Optional[str]
+    tensorboard: str
 
 
 @dataclasses.dataclass(frozen=True)
@@ -354,6 +355,7 @@ def _spec_of(message: Any) -> JobSpec:
         private=message.private,
         virtual_local_rank=message.virtual_local_rank,
         numa_binding={1: "node", 2: "socket", 3: "exclusive", 4: "core-complex"}.get(message.numa_binding),
+        tensorboard=os.fsdecode(message.tensorboard),
     )
 
 

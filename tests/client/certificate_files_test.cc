@@ -68,6 +68,13 @@ TEST_F(CertificateFilesTest, EachRoleGetsWhatItNeeds) {
   EXPECT_THAT(Read(out + "/w/tls.crt").uris,
               ElementsAre("urn:meshrun:role:worker", "urn:meshrun:node:gpu7"));
   EXPECT_FALSE(Read(out + "/w/tls.crt").server);
+  // One that serves its metrics is a server under the names that it is given, and no other.
+  ASSERT_TRUE(IssueCertificate(authority_,
+                               {.roles = {"worker"}, .nodes = {"gpu7"}, .hosts = {"gpu7.lan"}},
+                               out + "/m", kNow)
+                  .ok());
+  EXPECT_TRUE(Read(out + "/m/tls.crt").server);
+  EXPECT_THAT(Read(out + "/m/tls.crt").hosts, ElementsAre("gpu7.lan"));
   ASSERT_TRUE(
       IssueCertificate(authority_, {.roles = {"coordinator"}, .hosts = {"head"}}, out + "/c", kNow)
           .ok());

@@ -66,6 +66,7 @@ class FakeServer : public v1::JobService::Service, public v1::ClusterService::Se
   }
   grpc::Status CancelJob(grpc::ServerContext*, const v1::CancelJobRequest* request,
                          v1::CancelJobResponse*) override {
+    if (++cancels <= read_only_cancels) return Answer(absl::UnavailableError("read-only"));
     return Answer(absl::NotFoundError("no job " + request->job_id()));
   }
   grpc::Status WatchJob(grpc::ServerContext* context, const v1::WatchJobRequest*,
@@ -88,6 +89,8 @@ class FakeServer : public v1::JobService::Service, public v1::ClusterService::Se
       watch;
   std::function<grpc::Status(grpc::ServerWriter<v1::ReadLogsResponse>*, int)> logs;
   size_t failing_submits = 0;
+  int cancels = 0;
+  int read_only_cancels = 0;
   std::atomic<int> describes = 0;
   std::vector<std::string> request_ids;
   std::vector<v1::ReadLogsRequest> log_requests;
@@ -179,6 +182,20 @@ TEST_F(ClientTest, ErrorsKeepTheCoordinatorsCodeAndWords) {
   const auto job = client_->Cancel("y", false, "");
   EXPECT_EQ(job.status().code(), absl::StatusCode::kNotFound);
   EXPECT_EQ(std::string(job.status().message()), "no job y");
+}
+
+// It leads, and no other address can do better: each attempt waits longer than the one before.
+TEST_F(ClientTest, ALeaderThatIsReadOnlyIsNotAskedWithoutAPause) {
+  fake_.read_only_cancels = 1 << 30;
+  Options options;
+  options.address = address_ + ",unix:" + directory_ + "/other.sock";
+  options.timeout = milliseconds(500);
+  const auto client = Client::Connect(options);
+  ASSERT_TRUE(client.ok()) << client.status();
+  EXPECT_TRUE(absl::IsUnavailable((*client)->Cancel("y", false, "").status()));
+  // 20 ms and twice as much each time, half of it at least, within a second.
+  EXPECT_GE(fake_.cancels, 2);
+  EXPECT_LE(fake_.cancels, 8);
 }
 
 // The detail decides, never the words: both sides of each case would be misread by them.

@@ -105,6 +105,8 @@ std::vector<FieldCase> Cases() {
       {"--name", "name", "mine", "mine", [](v1::JobSpec& spec) { spec.set_name("mine"); }},
       {"--working-dir", "working_dir", "/there", "/there",
        [](v1::JobSpec& spec) { spec.set_working_dir("/there"); }},
+      {"--tensorboard", "tensorboard", "curves", "curves",
+       [](v1::JobSpec& spec) { spec.set_tensorboard("curves"); }},
       {"--max-restarts", "max_restarts", "10", "10",
        [](v1::JobSpec& spec) { spec.set_max_restarts(10); }},
       {"--recovery", "recovery", "respawn", "respawn",

@@ -204,6 +204,13 @@ TEST_F(RankOutputTest, RowsShowNoControlCharacters) {
   EXPECT_EQ(Visible("bar \xe2\x96\x88\xe2\x96"), "bar \xe2\x96\x88");
   EXPECT_EQ(Visible("\xc3\xa9"), "\xc3\xa9");
   EXPECT_EQ(Visible("cut \x1b["), "cut ");
+  // U+009B begins a sequence as ESC [ does, U+0090 as ESC P.
+  EXPECT_EQ(Visible("a\xc2\x9b"
+                    "2Jb\xc2\x90"),
+            "a2Jb");
+  EXPECT_EQ(Visible("a\x9b"
+                    "2J \xe2\x9b\xb5 caf\xe9s"),
+            "a2J \xe2\x9b\xb5 caf\xe9s");
 }
 
 TEST_F(RankOutputTest, PromptsAreToldFromProgress) {

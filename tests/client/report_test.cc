@@ -279,6 +279,10 @@ TEST(ReportTest, WaitingIsSaidWithItsReason) {
 
 TEST(StyleTest, OneLineIsTheFirstWithoutControlCharacters) {
   EXPECT_EQ(OneLine("\n\n a\x1b[2Jb \r\nc", 80), "a [2Jb");
+  EXPECT_EQ(OneLine("a\xc2\x9b"
+                    "2Jb \xe2\x9b\xb5\x9b",
+                    80),
+            "a 2Jb \xe2\x9b\xb5");
   EXPECT_EQ(OneLine("0123456789", 8), "01234...");
   EXPECT_EQ(OneLine("\n \n", 8), "");
   EXPECT_EQ(OneLine("größe", 8), "größe");
@@ -314,6 +318,22 @@ TEST(ClusterReportTest, OnANarrowTerminalEventsKeepWhatTheySay) {
   const std::string text = DescribeCluster(cluster, "unix:/c.sock", kNow, 40);
   EXPECT_THAT(text, HasSubstr("a new term began"));
   EXPECT_THAT(DescribeCluster(cluster, "unix:/c.sock", kNow, 80), HasSubstr("CoordinatorStarted"));
+}
+
+TEST(ClusterReportTest, TheCoordinatorsAreNamedWithTheOneThatLeads) {
+  v1::DescribeClusterResponse cluster;
+  cluster.set_state_engine("etcd");
+  for (const char* name : {"a", "b", "c"}) {
+    v1::Coordinator& coordinator = *cluster.add_coordinators();
+    coordinator.set_name(name);
+    coordinator.set_address(std::string(name) + ":7480");
+    coordinator.set_leads(*name == 'b');
+  }
+  EXPECT_THAT(
+      DescribeCluster(cluster, "a:7480,b:7480", kNow, 80),
+      HasSubstr("\n  b leads at b:7480, standbys: a at a:7480, c at c:7480; state in etcd\n"));
+  cluster.clear_coordinators();
+  EXPECT_THAT(DescribeCluster(cluster, "a:7480", kNow, 80), Not(HasSubstr("state in")));
 }
 
 TEST(LimitsReportTest, ShowsWhatIsUsedAndWhatAJobMayAskFor) {

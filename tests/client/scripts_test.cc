@@ -117,8 +117,11 @@ TEST_F(ScriptsTest, EveryCommandThatTellsSomethingHasJson) {
   const std::vector<std::string> all = commands({});
   EXPECT_THAT(all, ::testing::IsSupersetOf({"run", "submit", "logs", "ca", "dev", "version"}));
   for (const std::string& name : all) {
-    // The first prints a script, the second nothing.
-    if (name == "completion" || name == "leave") continue;
+    // They print a script, nothing, an address, a screen and where a picture is.
+    if (name == "completion" || name == "leave" || name == "page" || name == "top" ||
+        name == "trace") {
+      continue;
+    }
     std::vector<std::vector<std::string>> calls;
     const std::string help = Run({name, "--help"}).out;
     if (help.find("--output") == std::string::npos) {

@@ -1,23 +1,23 @@
 // Connections of a server: who is let in, who gives way.
 #include "core/rpc/acceptor.h"
 
-#include <arpa/inet.h>
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <grpcpp/server.h>
 #include <gtest/gtest.h>
-#include <netinet/in.h>
 #include <sys/socket.h>
 
 #include <vector>
 
 #include "core/rpc/channel.h"
 #include "meshrun/v1/cluster_service.grpc.pb.h"
+#include "tests/core/support/loopback.h"
 #include "tests/worker/support/processes.h"
 
 namespace meshrun::rpc {
 namespace {
 
+using testing::Ended;
 using testing::Eventually;
 using ::testing::HasSubstr;
 
@@ -68,26 +68,8 @@ class AcceptorTest : public ::testing::Test {
     v1::ListNodesResponse response;
     return v1::ClusterService::NewStub(channel)->ListNodes(&context, {}, &response).error_code();
   }
-  // A connection that says nothing. `host`: one of the loopback's addresses, to come from.
   os::UniqueFd Silent(const char* host = "127.0.0.1") {
-    os::UniqueFd socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-    sockaddr_in address{};
-    address.sin_family = AF_INET;
-    ::inet_pton(AF_INET, host, &address.sin_addr);
-    EXPECT_EQ(::bind(socket.get(), reinterpret_cast<sockaddr*>(&address), sizeof address), 0);
-    ::inet_pton(AF_INET, "127.0.0.1", &address.sin_addr);
-    address.sin_port = htons(static_cast<uint16_t>(acceptor_->port()));
-    EXPECT_EQ(::connect(socket.get(), reinterpret_cast<sockaddr*>(&address), sizeof address), 0);
-    return socket;
-  }
-  // The server has ended it.
-  static bool Ended(const os::UniqueFd& socket) {
-    char bytes[1024];
-    ssize_t got;
-    // gRPC's own first bytes may come before.
-    while ((got = ::recv(socket.get(), bytes, sizeof bytes, MSG_DONTWAIT)) > 0) {
-    }
-    return got == 0 || errno == ECONNRESET;
+    return testing::ConnectFrom(host, acceptor_->port());
   }
 
   ProvingService service_;

@@ -29,5 +29,16 @@ TEST(StatusConversionTest, TheWaitTravels) {
   EXPECT_EQ(WaitBeforeRepeating(received), std::chrono::milliseconds(250));
 }
 
+// So gRPC 1.51 ends calls that come while a server stops.
+TEST(StatusConversionTest, ACallThatNobodyHereHasCancelledMayBeRepeated) {
+  const grpc::Status by_grpc(grpc::StatusCode::CANCELLED, "CANCELLED");
+  EXPECT_EQ(EndOf(by_grpc, /*cancelled=*/false).error_code(), grpc::StatusCode::UNAVAILABLE);
+  EXPECT_EQ(EndOf(by_grpc, /*cancelled=*/true).error_code(), grpc::StatusCode::CANCELLED);
+  const grpc::Status said =
+      ToGrpc(absl::CancelledError("the job is cancelled"), v1::ERROR_ORIGIN_COORDINATOR);
+  EXPECT_EQ(EndOf(said, /*cancelled=*/false).error_code(), grpc::StatusCode::CANCELLED);
+  EXPECT_TRUE(EndOf(grpc::Status::OK, /*cancelled=*/false).ok());
+}
+
 }  // namespace
 }  // namespace meshrun::rpc

@@ -103,6 +103,22 @@ TEST(ReportTest, KnownNamesAreFieldsAndOtherNumbersAreMetrics) {
   EXPECT_EQ(progress.metrics().at("rmse"), 2);
 }
 
+TEST(ReportTest, TotalsOfARankAreFields) {
+  v1::Progress progress;
+  ASSERT_TRUE(
+      MergeReport(R"({"samples": 640, "data_seconds": 1.5, "collective_bytes": 4096})", &progress));
+  EXPECT_EQ(progress.samples(), 640);
+  EXPECT_EQ(progress.data_seconds(), 1.5);
+  EXPECT_EQ(progress.collective_bytes(), 4096u);
+  // What cannot be a total changes nothing.
+  ASSERT_TRUE(MergeReport(R"({"samples": -1, "data_seconds": NaN, "collective_bytes": "many"})",
+                          &progress));
+  EXPECT_EQ(progress.samples(), 640);
+  EXPECT_EQ(progress.data_seconds(), 1.5);
+  EXPECT_EQ(progress.collective_bytes(), 4096u);
+  EXPECT_TRUE(progress.metrics().empty());
+}
+
 TEST(ReportTest, WhatAReportDoesNotNameStays) {
   v1::Progress progress;
   ASSERT_TRUE(MergeReport(R"({"step": 1, "loss": 3})", &progress));

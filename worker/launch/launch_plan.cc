@@ -70,6 +70,10 @@ v1::SupervisorLaunch MakeLaunch(const v1::GenerationRecord& record, const std::s
                           : first ? fmt::format("{}/r{}.sock", paths.directory, rank)
                                   : fmt::format("{}/r{}.{}", paths.directory, rank, generation));
     out.set_stack_file(StackFilePath(paths, rank, generation));
+    if (const std::string& events = prepare.spec().tensorboard(); !events.empty()) {
+      const std::filesystem::path directory = std::filesystem::path(working_dir) / events;
+      out.set_event_directory(fmt::format("{}/{}/rank{}", directory.string(), job_id, rank));
+    }
     if (!host.cores_of_ranks.empty()) {
       const os::CoreSet& cores = host.cores_of_ranks[static_cast<size_t>(i)];
       out.mutable_cores()->Assign(cores.begin(), cores.end());

@@ -34,7 +34,8 @@ class LogUpload : public grpc::ClientWriteReactor<v1::UploadLogRequest> {
       : owner_(owner), request_(std::move(request)), path_(std::move(path)), growing_(growing) {}
 
   void Begin() {
-    owner_.stub_.Get()->async()->UploadLog(&context_, &response_, this);
+    stub_ = owner_.stub_.Get();
+    stub_->async()->UploadLog(&context_, &response_, this);
     AddHold();
     StartCall();
     // The first message says which stream this is, also where there is nothing to send yet.
@@ -65,7 +66,7 @@ class LogUpload : public grpc::ClientWriteReactor<v1::UploadLogRequest> {
     });
   }
   void OnDone(const grpc::Status& status) override {
-    owner_.stub_.OnEnd(rpc::FromGrpc(status));
+    owner_.stub_.OnEnd(rpc::FromGrpc(status), stub_);
     owner_.loop_.Post([this] { owner_.Forget(request_.stream_id()); });
   }
 
@@ -184,6 +185,7 @@ class LogUpload : public grpc::ClientWriteReactor<v1::UploadLogRequest> {
   const size_t chunk_ =
       request_.chunk_bytes() == 0 ? kChunk : std::min<size_t>(kChunk, request_.chunk_bytes());
   bool growing_;
+  std::shared_ptr<v1::SessionService::Stub> stub_;
   grpc::ClientContext context_;
   v1::UploadLogResponse response_;
   v1::UploadLogRequest message_;

@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
+#include <utility>
 
 #include "core/utf8.h"
 
@@ -62,6 +63,13 @@ std::optional<int64_t> Integer(const Json& value) {
   return static_cast<int64_t>(number);
 }
 
+// What only grows.
+std::optional<double> Total(const Json& value) {
+  const std::optional<double> number = Number(value);
+  if (!number || !(*number >= 0 && *number < 1e18)) return std::nullopt;
+  return number;
+}
+
 void SetMetric(const std::string& name, const Json& value, v1::Progress* progress) {
   const std::optional<double> number = Number(value);
   if (!number || name.size() > kLongestName) return;
@@ -86,8 +94,14 @@ bool MergeReport(std::string_view datagram, v1::Progress* progress) {
     } else if (name == "loss") {
       if (const auto loss = Number(value)) progress->set_loss(*loss);
     } else if (name == "waited_seconds") {
-      const auto waited = Number(value);
-      if (waited && std::isfinite(*waited)) progress->set_waited_seconds(*waited);
+      if (const auto waited = Total(value)) progress->set_waited_seconds(*waited);
+    } else if (name == "samples") {
+      if (const auto samples = Total(value)) progress->set_samples(*samples);
+    } else if (name == "data_seconds") {
+      if (const auto seconds = Total(value)) progress->set_data_seconds(*seconds);
+    } else if (name == "collective_bytes") {
+      if (const auto bytes = Total(value))
+        progress->set_collective_bytes(static_cast<uint64_t>(*bytes));
     } else if (name == "note") {
       if (value.is_string())
         progress->set_note(ReplaceBytes(value.get<std::string>().substr(0, kLongestNote)));
@@ -100,6 +114,11 @@ bool MergeReport(std::string_view datagram, v1::Progress* progress) {
   return true;
 }
 
+void KeepStep(v1::StepTime step, std::deque<v1::StepTime>* steps) {
+  steps->push_back(std::move(step));
+  if (steps->size() > kMostSteps) steps->pop_front();
+}
+
 void MergeProgress(const v1::Progress& update, v1::Progress* progress) {
   if (update.has_step()) {
     progress->set_step(update.step());
@@ -107,6 +126,9 @@ void MergeProgress(const v1::Progress& update, v1::Progress* progress) {
     if (update.has_step_at_nanos()) progress->set_step_at_nanos(update.step_at_nanos());
   }
   if (update.has_waited_seconds()) progress->set_waited_seconds(update.waited_seconds());
+  if (update.has_samples()) progress->set_samples(update.samples());
+  if (update.has_data_seconds()) progress->set_data_seconds(update.data_seconds());
+  if (update.has_collective_bytes()) progress->set_collective_bytes(update.collective_bytes());
   if (update.has_total_steps()) progress->set_total_steps(update.total_steps());
   if (update.has_loss()) progress->set_loss(update.loss());
   if (!update.note().empty()) progress->set_note(update.note());

@@ -3,9 +3,11 @@
 // are metrics. Pure.
 #pragma once
 
+#include <deque>
 #include <string_view>
 
 #include "meshrun/v1/common.pb.h"
+#include "meshrun/v1/flight_record.pb.h"
 
 namespace meshrun::worker {
 
@@ -16,5 +18,10 @@ bool MergeReport(std::string_view datagram, v1::Progress* progress);
 
 // The values that `update` has, over those of `progress`.
 void MergeProgress(const v1::Progress& update, v1::Progress* progress);
+
+// So many of a rank's last steps are kept.
+inline constexpr size_t kMostSteps = 256;
+// Appends a step; beyond kMostSteps the oldest go.
+void KeepStep(v1::StepTime step, std::deque<v1::StepTime>* steps);
 
 }  // namespace meshrun::worker

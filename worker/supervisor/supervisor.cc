@@ -112,12 +112,15 @@ bool Supervisor::Finished() const {
 std::vector<pollfd> Supervisor::PollSet() const {
   // poll() passes over negative descriptors.
   const short connection_events = static_cast<short>(POLLIN | (writer_.empty() ? 0 : POLLOUT));
+  const bool events_wait = event_files_ && event_files_->waits_for_room();
+  const short event_files = static_cast<short>(POLLIN | (events_wait ? POLLOUT : 0));
   std::vector<pollfd> fds = {{signals_.get(), POLLIN, 0},
                              {lifeline_.get(), POLLIN, 0},
                              {listener_.get(), POLLIN, 0},
                              {connection_.get(), connection_events, 0},
                              {search_ ? search_->fd() : -1, POLLIN, 0},
-                             {copier_ ? copier_->fd() : -1, POLLIN, 0}};
+                             {copier_ ? copier_->fd() : -1, POLLIN, 0},
+                             {event_files_ ? event_files_->fd() : -1, event_files, 0}};
   for (const Rank& rank : ranks_) fds.push_back({rank.reports.get(), POLLIN, 0});
   return fds;
 }
@@ -136,7 +139,7 @@ int Supervisor::PollTimeout(Time now) const {
 }
 
 void Supervisor::Dispatch(const std::vector<pollfd>& fds) {
-  constexpr size_t kFirstRank = 6;
+  constexpr size_t kFirstRank = 7;
   if (fds[0].revents != 0) ReadSignals();
   if (fds[1].revents != 0) {
     char byte;
@@ -150,6 +153,7 @@ void Supervisor::Dispatch(const std::vector<pollfd>& fds) {
     if (fds[kFirstRank + i].revents != 0) ReadReports(ranks_[i]);
   }
   if (fds[5].revents != 0) ReadCopies();
+  if (fds[6].revents != 0) ReadEventFiles(fds[6].revents);
   if (search_ && fds[4].revents != 0) {
     if (auto found = search_->Read()) EndSearch(*std::move(found));
   }

@@ -18,7 +18,8 @@
 // is connected that has sent a fence time.
 //
 // One thread decides, in one poll loop without gRPC. Another thread copies the ranks' output
-// (output_copier.h). The daemon speaks to the supervisor through "sup.sock" in the processes'
+// (output_copier.h), and a third one writes their event files, where the job asks for these
+// (event_files.h). The daemon speaks to the supervisor through "sup.sock" in the processes'
 // directory; one daemon at a time, the newest counts. No exit is lost while the supervisor runs:
 // each new connection gets the whole state, and the last state is written to the file "final".
 //
@@ -29,6 +30,7 @@
 #include <poll.h>
 
 #include <chrono>
+#include <deque>
 #include <memory>
 #include <optional>
 #include <string>
@@ -38,6 +40,7 @@
 #include "core/os/fd.h"
 #include "meshrun/v1/supervisor.pb.h"
 #include "worker/cgroups/cgroups.h"
+#include "worker/event_files/event_files.h"
 #include "worker/supervisor/frame.h"
 #include "worker/supervisor/output_copier.h"
 #include "worker/supervisor/program_search.h"
@@ -95,6 +98,8 @@ class Supervisor {
     os::UniqueFd reports;
     v1::Progress progress;
     bool progress_unsent = false;
+    // Those since the last message to the daemon.
+    std::deque<v1::StepTime> steps;
   };
 
   explicit Supervisor(SupervisorOptions options) : options_(std::move(options)) {}
@@ -151,6 +156,9 @@ class Supervisor {
   void ReadCopies();
   void ReadSignals();
   void ReadReports(Rank& rank);
+  // A report has come, from which the rank's progress has become what it is.
+  void WriteEvents(const Rank& rank, std::string_view datagram);
+  void ReadEventFiles(short ready);
   void SendProgress(Time now);
   v1::SupervisorState State() const;
   // Supervisors log rarely, and to their daemon's stderr. A line that a pipe has no room for is
@@ -166,6 +174,9 @@ class Supervisor {
   Phase phase_ = Phase::kPrepared;
   std::vector<Rank> ranks_;
   std::unique_ptr<OutputCopier> copier_;
+  // With the first report of a rank that has an event directory.
+  std::unique_ptr<EventFiles> event_files_;
+  bool lost_events_told_ = false;
   size_t running_ = 0;
   std::optional<ProgramSearch> search_;
   std::optional<v1::ProgramFound> found_;

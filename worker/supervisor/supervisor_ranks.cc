@@ -15,6 +15,7 @@
 #include "core/exit_codes.h"
 #include "core/os/boot_time.h"
 #include "core/os/files.h"
+#include "core/os/host_name.h"
 #include "core/status.h"
 #include "core/utf8.h"
 #include "worker/launch/log_layout.h"
@@ -280,7 +281,12 @@ void Supervisor::ReadReports(Rank& rank) {
       rank.progress_unsent = true;
       if (rank.progress.has_step() && (!had_step || rank.progress.step() != step)) {
         rank.progress.set_step_at_nanos(os::BootTimeNow().count());
+        v1::StepTime step;
+        step.set_step(rank.progress.step());
+        step.set_at_nanos(rank.progress.step_at_nanos());
+        KeepStep(std::move(step), &rank.steps);
       }
+      WriteEvents(rank, std::string_view(buffer, n));
     } else if (++malformed_reports_ == 1) {
       Say(fmt::format("rank {} sends reports that are not JSON objects: {} bytes ignored",
                       rank.launch.rank(), n));
@@ -288,6 +294,46 @@ void Supervisor::ReadReports(Rank& rank) {
   }
   if (rank.progress_unsent)
     progress_at_ = std::min(progress_at_, last_progress_ + kProgressInterval);
+}
+
+void Supervisor::WriteEvents(const Rank& rank, std::string_view datagram) {
+  if (rank.launch.event_directory().empty()) return;
+  if (!event_files_) {
+    auto files = EventFiles::Start(User());
+    if (!files.ok()) {
+      if (!std::exchange(lost_events_told_, true)) {
+        Say("no event files are written: " + std::string(files.status().message()));
+      }
+      return;
+    }
+    event_files_ = *std::move(files);
+  }
+  v1::Progress report;
+  MergeReport(datagram, &report);
+  if (report.has_step() && rank.progress.has_step_at_nanos()) {
+    report.set_step_at_nanos(rank.progress.step_at_nanos());
+  }
+  const auto index = static_cast<uint32_t>(&rank - ranks_.data());
+  const std::string tag =
+      fmt::format("{}.{}.{}", os::HostName(), rank.pid, rank.launch.generation());
+  event_files_->Add(index, rank.launch.event_directory(), tag, report, Clock::Real().WallNow());
+  if (event_files_->lost() > 0 && !std::exchange(lost_events_told_, true)) {
+    Say(
+        fmt::format("rank {} goes on, and not all of its reports are in {}: the file system there "
+                    "is too slow",
+                    rank.launch.rank(), rank.launch.event_directory()));
+  }
+}
+
+void Supervisor::ReadEventFiles(short ready) {
+  if ((ready & POLLOUT) != 0) event_files_->OnWritable();
+  for (const EventFiles::Problem& problem : event_files_->TakeProblems()) {
+    Say(fmt::format("rank {} goes on without event files: {}: {}",
+                    ranks_[std::min<size_t>(problem.process, ranks_.size() - 1)].launch.rank(),
+                    problem.path, std::strerror(problem.error)));
+  }
+  // The thread has ended: what it had to say is read.
+  if ((ready & (POLLHUP | POLLERR)) != 0) event_files_->Close();
 }
 
 void Supervisor::SendProgress(Time now) {
@@ -300,6 +346,8 @@ void Supervisor::SendProgress(Time now) {
     progress.set_generation(rank.launch.generation());
     progress.set_rank(rank.launch.rank());
     *progress.mutable_progress() = rank.progress;
+    progress.mutable_steps()->Assign(rank.steps.begin(), rank.steps.end());
+    rank.steps.clear();
   }
   if (!response.has_progress()) return;
   last_progress_ = now;

@@ -11,6 +11,7 @@
 
 #include "coordinator/event_loop/event_loop.h"
 #include "coordinator/state_store/memory_state_store.h"
+#include "core/error_detail.h"
 #include "core/mutex.h"
 #include "tests/coordinator/support/fake_worker.h"
 #include "tests/coordinator/support/faulty_state_store.h"
@@ -20,6 +21,7 @@ namespace meshrun::coordinator::testing {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::IsSupersetOf;
 
 // Runs with the host's clock, and jumps when it is told to.
 class JumpingClock : public Clock {
@@ -94,6 +96,15 @@ class Inbox : public Session, public PendingCall {
   absl::Status status_ MESHRUN_GUARDED_BY(mu_);
   MessagePtr response_ MESHRUN_GUARDED_BY(mu_);
 };
+
+absl::Status NotLeading() {
+  absl::Status status = absl::UnavailableError("b leads");
+  v1::ErrorDetail detail;
+  detail.set_standby(true);
+  detail.set_leader("b:1");
+  SetDetail(&status, detail);
+  return status;
+}
 
 class HungCommitTest : public ::testing::Test {
  protected:
@@ -184,7 +195,13 @@ class HungCommitTest : public ::testing::Test {
   Recipients recipients_;
   std::set<std::shared_ptr<Inbox>> calls_;
   // Each row is a part of its own.
-  EventLoop loop_{{.clock = clock_, .store = store_, .recipients = recipients_, .part_bytes = 1}};
+  std::atomic<bool> leads_{true};
+  EventLoop loop_{{.clock = clock_,
+                   .store = store_,
+                   .recipients = recipients_,
+                   .part_bytes = 1,
+                   .leads = [this] { return leads_.load(); },
+                   .not_leading = NotLeading}};
 };
 
 TEST_F(HungCommitTest, AMinuteOfItLosesNoWorkerAndNoCall) {
@@ -246,6 +263,65 @@ TEST_F(HungCommitTest, ACommitThatFailsInTheEndHappenedNowhere) {
   ASSERT_TRUE(worker->inbox->AwaitEnd());
   EXPECT_TRUE(absl::IsUnavailable(worker->inbox->status()));
   EXPECT_EQ(loop_.read_only_reason(), "");
+}
+
+TEST_F(HungCommitTest, ANoteOfAReadOnlyTimeIsAnEventAfterIt) {
+  const auto worker = Connect("node1");
+  ASSERT_TRUE(worker->inbox->AwaitWelcome());
+  HangForAMinute(*worker);
+  v1::StateEvent note;
+  note.mutable_notice()->set_kind("EtcdAlarm");
+  loop_.PostEnd(note);
+  broken_ = true;
+  Release();
+  // The one before was held.
+  note.mutable_notice()->set_kind("EtcdNearlyFull");
+  loop_.PostEnd(note);
+  ASSERT_TRUE(HeartbeatIsAnswered(*worker));
+  broken_ = false;
+  clock_.Jump(seconds(2));
+  ASSERT_TRUE(worker->inbox->AwaitEnd());
+  v1::StateEvent describe;
+  describe.mutable_describe_cluster();
+  const auto cluster = Call(describe);
+  ASSERT_TRUE(cluster->AwaitEnd());
+  std::vector<std::string> kinds;
+  const auto described = cluster->As<v1::DescribeClusterResponse>();
+  for (const v1::ClusterEvent& event : described.events()) {
+    kinds.push_back(event.kind());
+  }
+  EXPECT_THAT(kinds, IsSupersetOf({"EtcdAlarm", "EtcdNearlyFull"}));
+}
+
+// The commit may have been refused, or not: only the next leader knows.
+TEST_F(HungCommitTest, OneThatLeadsNoMoreSaysNothingOfWhatItCommits) {
+  const auto worker = Connect("node1");
+  ASSERT_TRUE(worker->inbox->AwaitWelcome());
+  hung_ = true;
+  const auto submit = Submit();
+  clock_.Jump(seconds(1));
+  // Answered beside the commit: the loop has begun it.
+  ASSERT_TRUE(HeartbeatIsAnswered(*worker));
+  v1::StateEvent read;
+  read.mutable_list_jobs();
+  const auto jobs = Call(read);
+  leads_ = false;
+  // At once: its disk may hang for ever.
+  for (const auto& inbox : {submit, jobs, worker->inbox}) ASSERT_TRUE(inbox->AwaitEnd());
+  // It was never looked at.
+  EXPECT_EQ(jobs->status(), NotLeading());
+  EXPECT_EQ(worker->inbox->status(), NotLeading());
+  EXPECT_TRUE(absl::IsUnavailable(submit->status())) << submit->status();
+  EXPECT_FALSE(DetailOf(submit->status()).standby());
+  EXPECT_EQ(DetailOf(submit->status()).leader(), "b:1");
+  EXPECT_THAT(std::string(submit->status().message()), HasSubstr("is not known"));
+  Release();
+  EXPECT_EQ(loop_.Post(read), NotLeading());
+  // One that comes later goes as any other.
+  const auto late = std::make_shared<Inbox>();
+  recipients_.AddSession(1000, late);
+  recipients_.Close(1000, absl::OkStatus());
+  EXPECT_EQ(late.use_count(), 1);
 }
 
 TEST_F(HungCommitTest, AnotherCoordinatorOnTheSameStateEndsThisOnesSessions) {

@@ -514,12 +514,14 @@ TEST_F(AccessTest, AWorkerWhoseCertificateWasRenewedAndDeniedComesBackOverANewCo
   Restart([&](Server::Options& options) { options.security.deny_file = list; });
   rpc::TlsFiles files = ours_.Sign("stolen", {.roles = {"worker"}, .nodes = {"node1"}});
   int made = 0;
-  const auto channel = *rpc::RenewedChannel::Create(
-      [&] {
-        ++made;
-        return rpc::MakeChannel("test", server_->address(), {.tls = files});
-      },
-      [](const std::function<void()>& work) { work(); });
+  const auto channel =
+      *rpc::RenewedChannel::Create({.choice = rpc::LeaderChoice::Of(server_->address()),
+                                    .make =
+                                        [&](const std::string& address) {
+                                          ++made;
+                                          return rpc::MakeChannel("test", address, {.tls = files});
+                                        },
+                                    .run = [](const std::function<void()>& work) { work(); }});
   rpc::StubOf<v1::SessionService> stub(channel);
   grpc::ClientContext context;
   rpc::SetTimeout(context, kPatience);
@@ -546,11 +548,12 @@ TEST_F(AccessTest, AWorkerWhoseCertificateWasRenewedAndDeniedComesBackOverANewCo
   };
   files = ours_.Sign("renewed", {.roles = {"worker"}, .nodes = {"node1"}});
   EXPECT_EQ(again().error_code(), grpc::StatusCode::UNAUTHENTICATED);
-  stub.OnEnd(absl::UnavailableError("this is about no certificate"));
+  const auto used = stub.Get();
+  stub.OnEnd(absl::UnavailableError("this is about no certificate"), used);
   EXPECT_EQ(again().error_code(), grpc::StatusCode::UNAUTHENTICATED);
-  stub.OnEnd(rpc::FromGrpc(denied));
+  stub.OnEnd(rpc::FromGrpc(denied), used);
   // Many calls end at once.
-  stub.OnEnd(rpc::FromGrpc(denied));
+  stub.OnEnd(rpc::FromGrpc(denied), used);
   EXPECT_TRUE(again().ok());
   EXPECT_EQ(made, 2);
 }

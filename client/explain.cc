@@ -1,0 +1,67 @@
+// What a client says of an error.
+#include <fmt/format.h>
+
+#include <cctype>
+#include <string>
+#include <string_view>
+
+#include "client/client_impl.h"
+#include "core/error_detail.h"
+#include "core/rpc/status_conversion.h"
+
+namespace meshrun::client {
+namespace {
+
+// "…: Failed to connect to remote host: Connection refused" -> "connection refused".
+std::string ShortReason(const std::string& text) {
+  const size_t at = text.rfind(": ");
+  std::string reason = at == std::string::npos ? text : text.substr(at + 2);
+  if (!reason.empty() && reason.size() > 1 && std::islower(static_cast<unsigned char>(reason[1]))) {
+    reason[0] = static_cast<char>(std::tolower(static_cast<unsigned char>(reason[0])));
+  }
+  return reason;
+}
+
+}  // namespace
+
+absl::Status Client::Impl::NoCoordinator(const std::string& where, std::string_view reason) {
+  // Over TLS an answer that says why needs a connection first.
+  return absl::UnavailableError(
+      fmt::format("no coordinator is running at {} ({}): {}, or name another with --coordinator or "
+                  "MESHRUN_COORDINATOR",
+                  where, reason,
+                  where.starts_with("unix:") || reason == "connection refused"
+                      ? "start one with 'meshrun dev up'"
+                      : "if it is, 'meshrun doctor' looks at the certificates"));
+}
+
+absl::Status Client::Impl::Explain(const grpc::Status& status, const std::string& where) {
+  const absl::Status said = rpc::FromGrpc(status);
+  if (const v1::ErrorDetail detail = DetailOf(said); detail.standby()) {
+    absl::Status none = absl::UnavailableError(fmt::format(
+        "no coordinator that leads was found at {}: {}", where, std::string(said.message())));
+    SetDetail(&none, detail);
+    return none;
+  }
+  // The coordinator's own errors are passed on unchanged; the others were made by gRPC.
+  if (status.ok() || rpc::OriginOf(status) != v1::ERROR_ORIGIN_UNSPECIFIED) return said;
+  if (status.error_code() == grpc::StatusCode::UNAVAILABLE) {
+    return NoCoordinator(where, ShortReason(status.error_message()));
+  }
+  if (status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED) {
+    return absl::DeadlineExceededError(
+        fmt::format("the coordinator at {} did not answer in time: see whether its host is up and "
+                    "the address is "
+                    "right ('meshrun doctor' checks both)",
+                    where));
+  }
+  if (status.error_code() == grpc::StatusCode::UNIMPLEMENTED) {
+    return absl::UnavailableError(
+        fmt::format("what answers at {} does not know this call: it is not a meshrun coordinator, "
+                    "or one of another version",
+                    where));
+  }
+  return rpc::FromGrpc(status);
+}
+
+}  // namespace meshrun::client

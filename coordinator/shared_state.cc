@@ -1,0 +1,159 @@
+#include "coordinator/shared_state.h"
+
+#include <fmt/format.h>
+
+#include <string>
+#include <utility>
+
+#include "coordinator/door.h"
+#include "coordinator/elected_server.h"
+#include "coordinator/etcd/client.h"
+#include "coordinator/etcd/keys.h"
+#include "coordinator/etcd/target.h"
+#include "coordinator/http_front.h"
+#include "coordinator/leadership/etcd_leadership.h"
+#include "coordinator/state_copy.h"
+#include "coordinator/state_store/batched_state_store.h"
+#include "coordinator/state_store/etcd_state_store.h"
+#include "coordinator/state_store/import_state.h"
+#include "core/clock.h"
+#include "core/log.h"
+#include "core/os/files.h"
+#include "core/os/host_name.h"
+#include "core/status.h"
+
+namespace meshrun::coordinator {
+namespace {
+
+absl::StatusOr<std::string> ReadPassword(const std::string& file) {
+  if (file.empty()) return std::string();
+  auto content = os::ReadFile(file);
+  if (!content.ok()) return Annotate(content.status(), "--etcd-password-file");
+  std::string password = content->substr(0, content->find_first_of("\r\n"));
+  if (password.empty()) {
+    return absl::InvalidArgumentError(
+        fmt::format("--etcd-password-file: the first line of {} is empty", file));
+  }
+  return password;
+}
+
+absl::StatusOr<uint64_t> TermOf(StateStore& store) {
+  const v1::StateRow key = TermRow(0);
+  absl::StatusOr<uint64_t> term = 0;
+  // Tables come in their order.
+  MESHRUN_RETURN_IF_ERROR(store.ForEachRow([&](const v1::StateRow& row) {
+    if (row.table() == key.table() && row.key() == key.key()) term = ParseTerm(row.value());
+    return row.table() == key.table();
+  }));
+  return term;
+}
+
+// What each leadership of this process begins with.
+class Terms {
+ public:
+  Terms(const StateFlags& flags, etcd::Client::Options client, std::string prefix,
+        std::function<absl::StatusOr<Server::Options>()> prepare)
+      : client_(std::move(client)),
+        prefix_(std::move(prefix)),
+        import_(flags.import_file),
+        copy_(flags.restored || !flags.import_file.empty()),
+        prepare_(std::move(prepare)) {}
+
+  // Called before this coordinator campaigns. While etcd is away, the first takeover looks.
+  void LookAtCopy() {
+    if (!copy_.is_copy()) return;
+    const auto seen = [&]() -> absl::Status {
+      MESHRUN_ASSIGN_OR_RETURN(const auto client, etcd::Client::Make(client_));
+      etcdserverpb::RangeRequest leader;
+      leader.set_key(etcd::LeadershipKey(prefix_) + "leader");
+      MESHRUN_ASSIGN_OR_RETURN(const auto found, client->Range(leader));
+      MESHRUN_ASSIGN_OR_RETURN(const auto store,
+                               EtcdStateStore::Open({.client = client_, .prefix = prefix_}));
+      MESHRUN_ASSIGN_OR_RETURN(const uint64_t term, TermOf(*store));
+      copy_.OnStart(term, found.kvs_size() != 0, Clock::Real().SteadyNow());
+      return absl::OkStatus();
+    }();
+    if (!seen.ok()) log::Warning("the state is not known yet", {{"error", seen}});
+  }
+
+  absl::StatusOr<Server::Options> Begin(const EtcdLeadership& leadership,
+                                        const ElectedServer::Options::Note& note) {
+    MESHRUN_ASSIGN_OR_RETURN(Server::Options options, prepare_());
+    EtcdStateStore::Options state;
+    state.client = client_;
+    state.prefix = prefix_;
+    state.held = [&leadership] { return leadership.Held(); };
+    state.upkeep.notice = note;
+    MESHRUN_ASSIGN_OR_RETURN(auto store, EtcdStateStore::Open(std::move(state)));
+    MESHRUN_ASSIGN_OR_RETURN(const uint64_t term, TermOf(*store));
+    options.store = std::make_unique<BatchedStateStore>(std::move(store));
+    options.state_engine = "etcd";
+    MESHRUN_RETURN_IF_ERROR(Import(*options.store));
+    options.restored = copy_.OnTakeover(term, Clock::Real().SteadyNow());
+    options.on_roll_call_over = [this] { copy_.OnRollCallOver(); };
+    return options;
+  }
+
+ private:
+  absl::Status Import(StateStore& store) {
+    if (import_.empty()) return absl::OkStatus();
+    const absl::Status imported = ImportState(import_, store);
+    if (absl::IsAlreadyExists(imported)) {
+      // Another coordinator has done it, a former start, or an attempt whose answer was lost.
+      log::Info("there is a state already: --import does nothing", {{"file", import_}});
+    } else if (!imported.ok()) {
+      return Annotate(imported, "--import");
+    } else {
+      log::Info("the state was imported", {{"file", import_}});
+    }
+    import_.clear();
+    return absl::OkStatus();
+  }
+
+  const etcd::Client::Options client_;
+  const std::string prefix_;
+  std::string import_;
+  StateCopy copy_;
+  const std::function<absl::StatusOr<Server::Options>()> prepare_;
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Server>> StartElected(
+    const StateFlags& flags, std::function<absl::StatusOr<Server::Options>()> prepare,
+    std::function<void(const absl::Status&)> on_useless) {
+  MESHRUN_ASSIGN_OR_RETURN(const etcd::Target target, etcd::ParseTarget(flags.state));
+  MESHRUN_ASSIGN_OR_RETURN(const std::string password, ReadPassword(flags.etcd_password_file));
+  // What a leader would stumble over is said at the start.
+  MESHRUN_ASSIGN_OR_RETURN(const Server::Options first, prepare());
+  MESHRUN_ASSIGN_OR_RETURN(auto door, Door::Open({.listen = first.listen,
+                                                  .security = first.security,
+                                                  .connections = first.connections,
+                                                  .clock = first.clock}));
+  MESHRUN_ASSIGN_OR_RETURN(const std::string address,
+                           AdvertisedAddress(flags.advertise, door->address(), os::HostName()));
+  etcd::Client::Options client;
+  client.endpoints = target.endpoints;
+  client.tls = flags.etcd_tls;
+  client.insecure_loopback = first.security.insecure_loopback;
+  client.user = flags.etcd_user;
+  client.password = password;
+  const auto terms = std::make_shared<Terms>(flags, client, target.prefix, std::move(prepare));
+  terms->LookAtCopy();
+  MESHRUN_ASSIGN_OR_RETURN(
+      auto leadership,
+      EtcdLeadership::Start(
+          {.client = client, .prefix = target.prefix, .name = flags.name, .address = address}));
+  ElectedServer::Options options;
+  MESHRUN_ASSIGN_OR_RETURN(options.front, OpenHttpFront(first.http, *door));
+  options.name = flags.name;
+  options.door = std::move(door);
+  options.prepare = [terms, &leading = *leadership](const ElectedServer::Options::Note& note) {
+    return terms->Begin(leading, note);
+  };
+  options.leadership = std::move(leadership);
+  options.on_useless = std::move(on_useless);
+  return ElectedServer::Start(std::move(options));
+}
+
+}  // namespace meshrun::coordinator

@@ -1,0 +1,91 @@
+#include "coordinator/state_flags.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "core/os/host_name.h"
+
+namespace meshrun::coordinator {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+constexpr char kEtcd[] = "etcd://e1:2379,e2:2379/meshrun";
+
+std::string Wrong(StateFlags flags) {
+  const absl::Status status = CheckStateFlags(&flags);
+  EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
+  return std::string(status.message());
+}
+
+TEST(StateFlagsTest, OnePlaceIsNamed) {
+  for (StateFlags flags :
+       {StateFlags{.state_dir = "/s"}, StateFlags{.ephemeral = true}, StateFlags{.state = kEtcd},
+        StateFlags{.state_dir = "/s", .restored = true},
+        StateFlags{.state = kEtcd, .restored = true},
+        StateFlags{.state = kEtcd, .import_file = "backup"}}) {
+    EXPECT_TRUE(CheckStateFlags(&flags).ok()) << CheckStateFlags(&flags);
+  }
+  EXPECT_THAT(Wrong({}), AllOf(HasSubstr("nowhere to keep the state"), HasSubstr("--ephemeral")));
+  EXPECT_THAT(Wrong({.state_dir = "/s", .ephemeral = true}), HasSubstr("pass one of them"));
+  EXPECT_THAT(Wrong({.state_dir = "/s", .state = kEtcd}), HasSubstr("pass one of them"));
+  EXPECT_THAT(Wrong({.ephemeral = true, .restored = true}), HasSubstr("--ephemeral keeps nothing"));
+}
+
+TEST(StateFlagsTest, WhatIsForEtcdNeedsEtcd) {
+  for (const auto& [flag, flags] :
+       {std::pair("--import", StateFlags{.import_file = "f"}),
+        std::pair("--etcd-cert", StateFlags{.etcd_tls = {.cert = "f"}}),
+        std::pair("--etcd-key", StateFlags{.etcd_tls = {.key = "f"}}),
+        std::pair("--etcd-ca", StateFlags{.etcd_tls = {.ca = "f"}}),
+        std::pair("--etcd-user", StateFlags{.etcd_user = "u"}),
+        std::pair("--etcd-password-file", StateFlags{.etcd_password_file = "f"}),
+        std::pair("--advertise", StateFlags{.advertise = "h:1"}),
+        std::pair("--name", StateFlags{.name = "a"})}) {
+    StateFlags local = flags;
+    local.state_dir = "/s";
+    EXPECT_THAT(Wrong(local), HasSubstr(std::string(flag) + " goes with --state etcd://"));
+  }
+}
+
+TEST(StateFlagsTest, HalfOfAPairIsNamedWithTheOtherHalf) {
+  EXPECT_THAT(Wrong({.state = kEtcd, .etcd_tls = {.cert = "c", .ca = "a"}}),
+              HasSubstr("--etcd-cert without --etcd-key"));
+  EXPECT_THAT(Wrong({.state = kEtcd, .etcd_tls = {.key = "k", .ca = "a"}}),
+              HasSubstr("--etcd-key without --etcd-cert"));
+  EXPECT_THAT(Wrong({.state = kEtcd, .etcd_tls = {.cert = "c", .key = "k"}}),
+              HasSubstr("without --etcd-ca"));
+  EXPECT_THAT(Wrong({.state = kEtcd, .etcd_user = "u"}),
+              HasSubstr("--etcd-user u without --etcd-password-file"));
+  EXPECT_THAT(Wrong({.state = kEtcd, .etcd_password_file = "f"}),
+              HasSubstr("--etcd-password-file without --etcd-user"));
+  EXPECT_THAT(Wrong({.state = kEtcd, .restored = true, .import_file = "f"}),
+              HasSubstr("leave --restored out"));
+  EXPECT_THAT(Wrong({.state = kEtcd, .name = "a/b"}), HasSubstr("--name 'a/b'"));
+  EXPECT_THAT(Wrong({.state = "etcd:/x"}), HasSubstr("--state"));
+}
+
+TEST(StateFlagsTest, TheNameIsTheHosts) {
+  StateFlags flags{.state = kEtcd};
+  ASSERT_TRUE(CheckStateFlags(&flags).ok());
+  EXPECT_EQ(flags.name, os::HostName());
+}
+
+TEST(StateFlagsTest, WhatIsAdvertisedLeadsToThisHost) {
+  EXPECT_EQ(*AdvertisedAddress("", "10.0.0.1:7480", "head"), "10.0.0.1:7480");
+  EXPECT_EQ(*AdvertisedAddress("", "0.0.0.0:7480", "head"), "head:7480");
+  EXPECT_EQ(*AdvertisedAddress("", "[::]:7480", "head"), "head:7480");
+  EXPECT_EQ(*AdvertisedAddress("", "unix:/run/c.sock", "head"), "unix:/run/c.sock");
+  EXPECT_EQ(*AdvertisedAddress("vip:80", "0.0.0.0:7480", "head"), "vip:80");
+  for (const char* wrong :
+       {"head", "head:", "head:0", ":7480", "a:1,b:1", "0.0.0.0:7480", "a b:1"}) {
+    EXPECT_TRUE(absl::IsInvalidArgument(AdvertisedAddress(wrong, "0.0.0.0:1", "h").status()))
+        << wrong;
+  }
+}
+
+}  // namespace
+}  // namespace meshrun::coordinator
