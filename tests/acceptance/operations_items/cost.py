@@ -55,7 +55,7 @@ def run(site):
     cluster = Monitored(site)
     cluster.add("n1", "--slots", 4)
     binary("//jobs/geoid:geoid")
-    job = cluster.ask("submit", "--nproc", 2, "--quiet", "--job", "geoid", "--", "--steps", 1_000_000).split()[-1]
+    job = cluster.ask("submit", "--nproc", 2, "--job", "geoid", "--", "--steps", 1_000_000).split()[0]
 
     def ranks():
         found = json.loads(cluster.ask("describe", job, "--output", "json"))

@@ -110,6 +110,8 @@ def traced(site):
 
 
 def stacks(site):
+    # Runs of this machine, not the cluster of the trace.
+    site.env.pop("MESHRUN_COORDINATOR", None)
     site.env["PYTHONPATH"] = str(own_package(site))
     python = site.script("lock.py", LOCK)
     source, native = site.script("native.cc", NATIVE), site.directory / "native"
