@@ -1,5 +1,7 @@
 #include "coordinator/http_front.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <chrono>
 #include <optional>
@@ -23,10 +25,12 @@ constexpr std::chrono::milliseconds kGrace(100);
 std::string HttpAddress(const std::string& flag, const std::string& listen) {
   if (flag == "none") return "";
   if (flag != "auto") return flag;
-  const std::optional<std::string> path = rpc::UnixPath(listen);
+  std::optional<std::string> path = rpc::UnixPath(listen);
   if (!path) return "";
-  const size_t slash = path->rfind('/');
-  return "unix:" + (slash == std::string::npos ? "" : path->substr(0, slash + 1)) + "http.sock";
+  // Two coordinators may have their sockets in one directory.
+  constexpr std::string_view kEnd = ".sock";
+  if (path->ends_with(kEnd)) path->resize(path->size() - kEnd.size());
+  return fmt::format("unix:{}.http", *path);
 }
 
 absl::StatusOr<std::unique_ptr<HttpFront>> HttpFront::Open(Options options) {

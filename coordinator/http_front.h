@@ -16,8 +16,8 @@
 
 namespace meshrun::coordinator {
 
-// What --http stands for. "auto": beside the socket of `listen`, "unix:DIRECTORY/http.sock", or
-// nowhere where that is TCP. "none": nowhere. Nowhere is "".
+// What --http stands for. "auto": beside the socket of `listen`, where DIRECTORY/NAME.sock has
+// "unix:DIRECTORY/NAME.http", or nowhere where that is TCP. "none": nowhere. Nowhere is "".
 std::string HttpAddress(const std::string& flag, const std::string& listen);
 
 class HttpFront {

@@ -310,7 +310,7 @@ int main(int argc, char** argv) {
   app.add_option(
       "--http", flags.http,
       "Where the page, the JSON API and /metrics are served: as --listen, or none; default: "
-      "http.sock beside the Unix socket of --listen, none on TCP");
+      "NAME.http beside the Unix socket NAME.sock of --listen, none on TCP");
   meshrun::coordinator::AddStateFlags(app, &flags.state);
   app.add_option("--lease", flags.lease, "A worker silent for longer is lost")
       ->capture_default_str();

@@ -1,6 +1,6 @@
 // The HTTP server of both daemons: metrics, the JSON API and the page, on one port.
 //
-//   auto server = http::Server::Start({.listen = "unix:/run/user/1000/meshrun/http.sock",
+//   auto server = http::Server::Start({.listen = "unix:/run/user/1000/meshrun/coordinator.http",
 //                                      .handler = [](const http::Request& request) { ... }});
 //
 // Who may connect is as on the gRPC port (core/rpc/security.h): over a Unix socket its directory's

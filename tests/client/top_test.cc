@@ -47,7 +47,7 @@ json Rank(int rank, int64_t step) {
 
 TopModel Model() {
   TopModel model;
-  model.address = "unix:/run/meshrun/http.sock";
+  model.address = "unix:/run/meshrun/c.http";
   ReadCluster(kCluster, &model);
   json lost = Node("node-b", "LOST", 0);
   json drained = Node("node-c", "HEALTHY", 0);
@@ -95,7 +95,7 @@ TEST(TopTest, ShowsNodesAndJobsOnATerminalOf80Columns) {
   EXPECT_THAT(
       DrawTop(Model(), {.job = "geoid-k3x9w2"}, Plain(80, 14)),
       ElementsAre(
-          "meshrun 0.2.0  1 of 3 nodes healthy  4/24 slots  unix:/run/meshrun/http.sock", "",
+          "meshrun 0.2.0  1 of 3 nodes healthy  4/24 slots  unix:/run/meshrun/c.http", "",
           "NODE    STATE    SLOTS  NOTE", "node-a  HEALTHY    4/8", "node-b  LOST       0/8",
           "node-c  DRAINED    0/8  new memory", "",
           " JOB           USER  STATE    RANKS  DONE   LEFT  LOSS  NOTE",

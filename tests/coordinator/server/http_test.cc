@@ -27,7 +27,7 @@ class HttpTest : public ::testing::Test {
  protected:
   std::string Address(const std::string& name) { return "unix:" + (directory_ / name); }
   httplib::Result Get(const std::string& path) {
-    httplib::Client client(directory_ / "http.sock");
+    httplib::Client client(directory_ / "c.http");
     client.set_address_family(AF_UNIX);
     return client.Get(path.c_str());
   }
@@ -47,7 +47,7 @@ TEST_F(HttpTest, MetricsAndHealthAreServedBesideTheSocket) {
   rpc::SetTimeout(context, testing::kPatience);
   v1::DescribeClusterResponse cluster;
   ASSERT_TRUE(v1::ClusterService::NewStub(*channel)->DescribeCluster(&context, {}, &cluster).ok());
-  EXPECT_EQ(cluster.http_address(), Address("http.sock"));
+  EXPECT_EQ(cluster.http_address(), Address("c.http"));
   const auto metrics = Get("/metrics");
   ASSERT_TRUE(metrics);
   EXPECT_EQ(metrics->get_header_value("Content-Type"), "text/plain; version=0.0.4; charset=utf-8");
@@ -59,7 +59,7 @@ TEST_F(HttpTest, MetricsAndHealthAreServedBesideTheSocket) {
   EXPECT_EQ(Get("/none")->status, 404);
   (*server)->Stop();
   struct stat info;
-  EXPECT_NE(::stat((directory_ / "http.sock").c_str(), &info), 0) << "the socket is left";
+  EXPECT_NE(::stat((directory_ / "c.http").c_str(), &info), 0) << "the socket is left";
 }
 
 TEST_F(HttpTest, NoneIsServedNowhere) {
@@ -69,23 +69,34 @@ TEST_F(HttpTest, NoneIsServedNowhere) {
 }
 
 TEST_F(HttpTest, AnAddressThatIsTakenIsAnErrorOfTheFlag) {
-  auto front = HttpFront::Open({.listen = Address("http.sock")});
+  auto front = HttpFront::Open({.listen = Address("c.http")});
   ASSERT_TRUE(front.ok()) << front.status();
   const auto server = Server::Start({.listen = Address("c.sock"), .http = "auto"});
   EXPECT_EQ(server.status().code(), absl::StatusCode::kAlreadyExists);
   EXPECT_THAT(std::string(server.status().message()), HasSubstr("--http"));
 }
 
+TEST_F(HttpTest, TwoCoordinatorsOfOneDirectoryServeBoth) {
+  auto first = Server::Start({.listen = Address("a.sock"), .http = "auto"});
+  ASSERT_TRUE(first.ok()) << first.status();
+  auto second = Server::Start({.listen = Address("b.sock"), .http = "auto"});
+  ASSERT_TRUE(second.ok()) << second.status();
+  EXPECT_NE((*first)->http_address(), (*second)->http_address());
+  (*second)->Stop();
+  (*first)->Stop();
+}
+
 TEST_F(HttpTest, TheDefaultIsBesideAUnixSocketAlone) {
   EXPECT_EQ(HttpAddress("auto", "unix:/run/meshrun/coordinator.sock"),
-            "unix:/run/meshrun/http.sock");
+            "unix:/run/meshrun/coordinator.http");
+  EXPECT_EQ(HttpAddress("auto", "unix:d.2"), "unix:d.2.http");
   EXPECT_EQ(HttpAddress("auto", "0.0.0.0:7480"), "");
   EXPECT_EQ(HttpAddress("none", "unix:/run/meshrun/coordinator.sock"), "");
   EXPECT_EQ(HttpAddress("0.0.0.0:7481", "0.0.0.0:7480"), "0.0.0.0:7481");
 }
 
 TEST_F(HttpTest, WithoutRoutesThePortSaysWhy) {
-  auto front = HttpFront::Open({.listen = Address("http.sock")});
+  auto front = HttpFront::Open({.listen = Address("c.http")});
   ASSERT_TRUE(front.ok()) << front.status();
   (*front)->Withdraw("this coordinator stands by");
   const auto health = Get("/healthz");
@@ -97,7 +108,7 @@ TEST_F(HttpTest, WithoutRoutesThePortSaysWhy) {
 }
 
 TEST_F(HttpTest, ACoordinatorThatStandsByIsHealthyAndHasNoTerm) {
-  auto front = HttpFront::Open({.listen = Address("http.sock")});
+  auto front = HttpFront::Open({.listen = Address("c.http")});
   ASSERT_TRUE(front.ok()) << front.status();
   (*front)->Serve(MakeStandbyRoutes(
       **front, {}, [] { return absl::UnavailableError("another coordinator leads"); }));
@@ -112,7 +123,7 @@ TEST_F(HttpTest, ACoordinatorThatStandsByIsHealthyAndHasNoTerm) {
 }
 
 TEST_F(HttpTest, WithdrawnRoutesAreCalledNoMore) {
-  auto front = HttpFront::Open({.listen = Address("http.sock")});
+  auto front = HttpFront::Open({.listen = Address("c.http")});
   ASSERT_TRUE(front.ok()) << front.status();
   std::atomic<bool> gone{false};
   std::atomic<bool> streams{false};
@@ -137,7 +148,7 @@ TEST_F(HttpTest, WithdrawnRoutesAreCalledNoMore) {
 }
 
 TEST_F(HttpTest, AReaderThatReadsNothingDoesNotHoldBackAnEnd) {
-  auto front = HttpFront::Open({.listen = Address("http.sock")});
+  auto front = HttpFront::Open({.listen = Address("c.http")});
   ASSERT_TRUE(front.ok()) << front.status();
   std::atomic<int> pieces{0};
   std::atomic<int> closed{0};
@@ -154,7 +165,7 @@ TEST_F(HttpTest, AReaderThatReadsNothingDoesNotHoldBackAnEnd) {
   (*front)->Serve(std::move(routes));
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
-  const std::string path = directory_ / "http.sock";
+  const std::string path = directory_ / "c.http";
   path.copy(address.sun_path, sizeof address.sun_path - 1);
   const os::UniqueFd deaf(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
   ASSERT_EQ(::connect(deaf.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address), 0);
@@ -169,7 +180,7 @@ TEST_F(HttpTest, AReaderThatReadsNothingDoesNotHoldBackAnEnd) {
 }
 
 TEST_F(HttpTest, AHandlerIsToldThatItsRoutesAreWithdrawn) {
-  auto front = HttpFront::Open({.listen = Address("http.sock")});
+  auto front = HttpFront::Open({.listen = Address("c.http")});
   ASSERT_TRUE(front.ok()) << front.status();
   std::atomic<bool> asked{false};
   http::Routes routes;

@@ -26,8 +26,8 @@ TEST(SharedStateTest, AStandbyServesHttp) {
       },
       [](const absl::Status&) {});
   ASSERT_TRUE(server.ok()) << server.status();
-  EXPECT_EQ((*server)->http_address(), "unix:" + (directory / "http.sock"));
-  httplib::Client client(directory / "http.sock");
+  EXPECT_EQ((*server)->http_address(), "unix:" + (directory / "c.http"));
+  httplib::Client client(directory / "c.http");
   client.set_address_family(AF_UNIX);
   const auto health = client.Get("/healthz");
   ASSERT_TRUE(health) << httplib::to_string(health.error());
