@@ -120,8 +120,14 @@ class Standbys(SecureCluster):
         elected = time.monotonic() - began
         wait_until(lambda: all(node["state"] == "NODE_STATE_HEALTHY" for node in self.node_states().values()), 30, "all nodes are healthy")
         leads, = self.logged(f"info coordinator: leads term={found[-1][1]}")
-        joined = self.logged(f"info worker: joined the coordinator term={found[-1][1]}")
-        return elected, joined[len(self.nodes) - 1] - leads, found[-1]
+        return elected, self.joined(found[-1][1]) - leads, found[-1]
+
+    def joined(self, term):
+        """When the last of the nodes joined that term's leader. A leader calls a node healthy before the node has read its welcome."""
+        def times():
+            return self.logged(f"info worker: joined the coordinator term={term}")
+        wait_until(lambda: len(times()) >= len(self.nodes), 30, f"all nodes join the leader of term {term}")
+        return times()[len(self.nodes) - 1]
 
     def logged(self, text):
         """When the daemons logged lines that say this and nothing else, in seconds."""

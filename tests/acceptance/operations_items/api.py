@@ -261,7 +261,8 @@ def top(site):
         terminal.press("Enter")
         terminal.await_rows(rf"{job}  RUNNING  generation 1  4 ranks  of \S+", r"progress .*\d+%.*", r" +0  [.1-9+]{4}")
         terminal.press("l")
-        terminal.await_rows(rf"log of {job}", r"\[0\] rank 0 reads the mesh of caf\u00e9s", r"\[3\] rank 3 reads the mesh of caf\u00e9s")
+        for rank in range(4):  # in whatever order they wrote it
+            terminal.await_rows(rf"log of {job}", rf"\[{rank}\] rank {rank} reads the mesh of caf\u00e9s")
         terminal.press("Escape")
         terminal.await_rows(r"l: logs  s: stacks  c: cancel  Esc: back  q: quit")
         if columns == 120:
