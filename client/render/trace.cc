@@ -143,10 +143,9 @@ void ChooseAll(const std::vector<RankTimes>& ranks, Window* window) {
   }
 }
 
+// Times count from the earliest one: readers drop what is before their beginning.
 class Writer {
  public:
-  explicit Writer(const Window& window) : window_(window) {}
-
   void Name(int process, const std::string& name, int order) {
     Meta(process, 0, "process_name", {{"name", name}});
     Meta(process, 0, "process_sort_index", {{"sort_index", order}});
@@ -157,29 +156,39 @@ class Writer {
   }
   void AddSlice(int process, int thread, const std::string& name, const char* category, Nanos begin,
                 Nanos end, Json arguments) {
-    events_.push_back({{"name", name},
-                       {"cat", category},
-                       {"ph", "X"},
-                       {"ts", Micros(begin)},
-                       {"dur", static_cast<double>(std::max<Nanos>(end - begin, 0)) / 1e3},
-                       {"pid", process},
-                       {"tid", thread},
-                       {"args", std::move(arguments)}});
+    AddTimed(begin, {{"name", name},
+                     {"cat", category},
+                     {"ph", "X"},
+                     {"ts", 0.0},
+                     {"dur", Micros(std::max<Nanos>(end - begin, 0))},
+                     {"pid", process},
+                     {"tid", thread},
+                     {"args", std::move(arguments)}});
   }
   void AddInstant(int process, const std::string& name, Nanos at, Json arguments) {
-    events_.push_back({{"name", name},
-                       {"cat", "event"},
-                       {"ph", "i"},
-                       {"s", "g"},
-                       {"ts", Micros(at)},
-                       {"pid", process},
-                       {"tid", 0},
-                       {"args", std::move(arguments)}});
+    AddTimed(at, {{"name", name},
+                  {"cat", "event"},
+                  {"ph", "i"},
+                  {"s", "g"},
+                  {"ts", 0.0},
+                  {"pid", process},
+                  {"tid", 0},
+                  {"args", std::move(arguments)}});
   }
-  Json Take() { return std::move(events_); }
+  // Where it has a time, the earliest of all.
+  std::optional<Nanos> began() const { return began_; }
+  Json Take() {
+    for (const auto& [index, at] : times_) events_[index]["ts"] = Micros(at - *began_);
+    return std::move(events_);
+  }
 
  private:
-  double Micros(Nanos at) const { return static_cast<double>(at - window_.begin) / 1e3; }
+  static double Micros(Nanos nanos) { return static_cast<double>(nanos) / 1e3; }
+  void AddTimed(Nanos at, Json event) {
+    began_ = std::min(at, began_.value_or(at));
+    times_.emplace_back(events_.size(), at);
+    events_.push_back(std::move(event));
+  }
   void Meta(int process, int thread, const char* what, Json arguments) {
     events_.push_back({{"name", what},
                        {"ph", "M"},
@@ -188,8 +197,10 @@ class Writer {
                        {"args", std::move(arguments)}});
   }
 
-  const Window window_;
   Json events_ = Json::array();
+  // By its place among the events.
+  std::vector<std::pair<size_t, Nanos>> times_;
+  std::optional<Nanos> began_;
 };
 
 Json ArgumentsOf(const std::string& group, const Json& operation) {
@@ -273,13 +284,12 @@ JobTrace MakeTrace(const v1::Job& job, const std::vector<v1::GetFlightRecordsRes
   Window window;
   ChooseSteps(ranks, steps, &trace, &window);
   if (window.begin > window.end) ChooseAll(ranks, &window);
-  Writer writer(window);
+  Writer writer;
   const int coordinator = static_cast<int>(job.world_size());
   std::string began;
   if (!records.empty() && window.begin <= window.end) {
     // What the coordinator's two clocks showed at one moment.
     const Nanos wall_minus_steady = FromProto(records[0].now()).count() - records[0].now_nanos();
-    began = JsonTime(WallNanos(window.begin + wall_minus_steady));
     writer.Name(coordinator, "coordinator", -1);
     for (const v1::ClusterEvent& event : events) {
       const Nanos at = FromProto(event.at()).count() - wall_minus_steady;
@@ -296,6 +306,7 @@ JobTrace MakeTrace(const v1::Job& job, const std::vector<v1::GetFlightRecordsRes
       WriteSteps(rank, trace, &writer);
       WriteGroups(rank, window, &trace, &writer);
     }
+    began = JsonTime(WallNanos(writer.began().value_or(window.begin) + wall_minus_steady));
   }
   const Json json = {{"traceEvents", writer.Take()},
                      {"displayTimeUnit", "ms"},

@@ -129,6 +129,20 @@ TEST(TraceTest, ProgramsThatReportEachTenthStepHaveAtLeastSoManySteps) {
   EXPECT_EQ(steps[0]["name"], "steps 41 to 50");
 }
 
+// Perfetto drops what is before its time 0.
+TEST(TraceTest, TheTraceBeginsWithWhatWasUnderWayBeforeItsFirstStep) {
+  const JobTrace trace =
+      MakeTrace(Job(1), {Rank(0, 0, 5, Json::array({Operation(1, 1025, 1031, 1033)}))}, {}, 2);
+  const std::vector<Json> collectives = Events(trace, "collective");
+  ASSERT_EQ(collectives.size(), 1u);
+  EXPECT_DOUBLE_EQ(collectives[0]["ts"], 0);
+  EXPECT_DOUBLE_EQ(collectives[0]["dur"], 8'000);
+  // Step 4 begins at 1030 ms.
+  EXPECT_DOUBLE_EQ(Events(trace, "step")[0]["ts"], 5'000);
+  // 5000 ms of the coordinator's clock are 5 s past.
+  EXPECT_EQ(Json::parse(trace.json)["otherData"]["began"], "2023-11-14T22:13:21.025Z");
+}
+
 TEST(TraceTest, FewerStepsThanAskedForAreCounted) {
   EXPECT_EQ(MakeTrace(Job(1), {Rank(0, 0, 3, Json::array())}, {}, 5).steps, 2);
   EXPECT_EQ(MakeTrace(Job(1), {Rank(0, 0, 1, Json::array())}, {}, 5).steps, 0);
