@@ -29,6 +29,7 @@
 #include "worker/inventory/inventory.h"
 #include "worker/inventory/nvml.h"
 #include "worker/launch/shipped_jobs.h"
+#include "worker/pictures/picture_paths.h"
 
 extern char** environ;
 
@@ -341,23 +342,40 @@ void Daemon::OnMessage(const v1::OpenSessionResponse& message) {
                  {{"its", fence.incarnation()}, {"own", state_dir_->incarnation()}});
     return;
   }
+  // Our names hold no slash; a name with one could leave the directory.
+  const auto is_job = [](const std::string& id) {
+    return !id.empty() && id[0] != '.' && id.find('/') == std::string::npos;
+  };
   if (message.has_open_log()) {
     const v1::OpenLog& open = message.open_log();
-    // Our names hold no slash; a name with one could leave the directory.
-    if (open.job_id().empty() || open.job_id()[0] == '.' ||
-        open.job_id().find('/') != std::string::npos) {
-      return;
-    }
+    if (!is_job(open.job_id())) return;
     logs_->Open(
         open,
         options_.log_layout.Path(state_dir_->LogDirectory(open.job_id(), open.generation()),
                                  open.job_id(), open.generation(), open.rank(), open.stream()),
         generations_->RankMayWrite(open.job_id(), open.generation(), open.rank()));
+  } else if (message.has_open_pictures()) {
+    if (is_job(message.open_pictures().job_id())) OpenPictures(message.open_pictures());
   } else if (message.has_close_log()) {
     logs_->Close(message.close_log().stream_id());
   } else {
     generations_->Handle(message);
   }
+}
+
+void Daemon::OpenPictures(const v1::OpenPictures& open) {
+  const std::string ranks =
+      state_dir_->open_to_ranks() ? state_dir_->JobDirectory(open.job_id()) : "";
+  std::vector<PicturePlace> places;
+  for (const v1::PictureSource& source : open.sources()) {
+    const uint64_t generation = source.process_generation();
+    const std::string logs = state_dir_->LogDirectory(open.job_id(), generation);
+    // The directory of another user's rank goes when its job has left this host.
+    places.push_back({source.rank(),
+                      {PicturesPath(ranks, logs, source.process_rank(), generation),
+                       KeptPicturesPath(logs, source.process_rank())}});
+  }
+  logs_->OpenPictures(open, std::move(places));
 }
 
 bool Daemon::OnRefused(const absl::Status& status) {

@@ -142,6 +142,7 @@ class Daemon {
   v1::Hello MakeHello() const;
   void OnWelcome(const v1::Welcome& welcome, const v1::Hello& hello);
   void OnMessage(const v1::OpenSessionResponse& message);
+  void OpenPictures(const v1::OpenPictures& open);
   bool OnRefused(const absl::Status& status);
   void Beat();
   void OnGenerationEnded(const std::string& job_id, uint64_t generation);

@@ -47,6 +47,7 @@ Environment EnvironmentOf(const v1::GenerationRecord& record, int local_rank,
   launch.set_error_file("/l/2.error.json");
   launch.set_report_socket("/g/r2.sock");
   launch.set_stack_file("/g/s2.7");
+  launch.set_picture_directory("/l/2.pictures");
   return RankEnvironment(inherited, record, local_rank, host, launch);
 }
 
@@ -75,6 +76,7 @@ TEST(RankEnvironmentTest, HoldsTorchrunsVariablesAndMeshrunsOwn) {
                                 {"MESHRUN_TOKEN", "secret"},
                                 {"MESHRUN_REPORT", "/g/r2.sock"},
                                 {"MESHRUN_STACK_FILE", "/g/s2.7"},
+                                {"MESHRUN_PICTURES", "/l/2.pictures"},
                                 {"MESHRUN_NODE_NAME", "b"}};
   EXPECT_EQ(EnvironmentOf(TwoOfFour(), 1), expected);
 }
@@ -244,6 +246,7 @@ TEST(LaunchPlanTest, RunsTheProgramWithTheCommandsArguments) {
   EXPECT_EQ(rank.stdout_path(), "/logs/3.stdout.log");
   EXPECT_EQ(rank.stderr_path(), "/logs/3.stderr.log");
   EXPECT_EQ(rank.error_file(), "/logs/3.error.json");
+  EXPECT_EQ(rank.picture_directory(), "/logs/3.pictures");
   EXPECT_EQ(rank.report_socket(), "/g/r3.sock");
   EXPECT_EQ(EnvMap(rank.env()).at("RANK"), "3");
 }

@@ -571,6 +571,22 @@ TEST_F(LogRetentionTest, AFileWithHolesCountsForItsBlocks) {
   EXPECT_TRUE(Exists("a/1") && Exists("a/2"));
 }
 
+TEST_F(LogRetentionTest, PicturesCountAndGoWithTheirLogs) {
+  using std::chrono::hours;
+  const std::string shown = Write("a/1", 10, hours(2));
+  const std::string pictures = shown + "/0.pictures";
+  std::filesystem::create_directory(pictures);
+  ASSERT_TRUE(os::WriteFileAtomically(pictures + "/map.png", std::string(1 << 20, 'x')).ok());
+  const auto then = std::filesystem::file_time_type::clock::now() - hours(2);
+  for (const std::string& path : {pictures + "/map.png", pictures, shown}) {
+    std::filesystem::last_write_time(path, then);
+  }
+  Write("a/2", 10, hours(1));
+  PruneLogs({.root = directory_.path(), .keep_bytes = 500 << 10}, LogsInUse());
+  EXPECT_FALSE(Exists("a/1"));
+  EXPECT_TRUE(Exists("a/2"));
+}
+
 TEST_F(LogRetentionTest, TheNewestStaysHoweverLarge) {
   using std::chrono::hours;
   const std::string newest = Write("a/1", 1 << 20, hours(2));

@@ -5,6 +5,7 @@
 #include "core/log.h"
 #include "core/os/files.h"
 #include "worker/generations/generations.h"
+#include "worker/pictures/picture_paths.h"
 
 namespace meshrun::worker {
 namespace {
@@ -47,7 +48,9 @@ void Generations::Adopt(std::function<void()> on_done) {
   std::set<std::string> in_use;
   for (const auto& [job, socket] : agent_sockets_) in_use.insert(host_.state_dir.JobDirectory(job));
   for (const std::string& directory : host_.state_dir.JobDirectories()) {
-    if (!in_use.contains(directory)) (void)os::RemoveTree(directory);
+    if (in_use.contains(directory)) continue;
+    KeepPictures(directory, "");
+    (void)os::RemoveTree(directory);
   }
   host_.loop.After(kAdoptionTimeout, [this] {
     if (on_adopted_) std::exchange(on_adopted_, nullptr)();

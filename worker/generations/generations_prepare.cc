@@ -18,6 +18,7 @@
 #include "worker/inventory/core_topology.h"
 #include "worker/launch/launch_plan.h"
 #include "worker/launch/numa_binding.h"
+#include "worker/pictures/picture_paths.h"
 
 namespace meshrun::worker {
 namespace {
@@ -325,6 +326,12 @@ bool Generations::HasGenerations(const std::string& job_id) const {
 void Generations::CloseAgentSocketIfUnused(const std::string& job_id) {
   if (HasGenerations(job_id)) return;
   agent_sockets_.erase(job_id);
+  if (host_.state_dir.open_to_ranks()) {
+    host_.files.Run(job_id, [directory = host_.state_dir.JobDirectory(job_id),
+                             logs = fmt::format("{}/{}", host_.state_dir.LogRoot(), job_id)] {
+      KeepPictures(directory, logs);
+    });
+  }
   RemoveLater(job_id, host_.state_dir.JobDirectory(job_id));
 }
 

@@ -5,7 +5,8 @@
 //   agent.sock                      where a probe asks the daemon for its health
 //   j/<short>/agent.sock            where the ranks of one job reach the daemon
 //   g/<short>/                      one generation: record, launch, sup.sock, r<rank>.sock, final
-//   logs/<job_id>/<generation>/     <rank>.stdout.log, <rank>.stderr.log, <rank>.error.json
+//   logs/<job_id>/<generation>/     <rank>.stdout.log, <rank>.stderr.log, <rank>.error.json,
+//                                   <rank>.pictures/
 //
 // Only the owner can enter a directory (0700), and every file that the daemon writes has mode 0600.
 // If ranks run as the daemon's user, that user owns the jobs' directories too; otherwise see

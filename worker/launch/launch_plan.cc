@@ -11,6 +11,7 @@
 #include "core/proto_time.h"
 #include "core/utf8.h"
 #include "worker/launch/shipped_jobs.h"
+#include "worker/pictures/picture_paths.h"
 
 namespace meshrun::worker {
 namespace {
@@ -70,6 +71,7 @@ v1::SupervisorLaunch MakeLaunch(const v1::GenerationRecord& record, const std::s
                           : first ? fmt::format("{}/r{}.sock", paths.directory, rank)
                                   : fmt::format("{}/r{}.{}", paths.directory, rank, generation));
     out.set_stack_file(StackFilePath(paths, rank, generation));
+    out.set_picture_directory(PicturesPath(paths.ranks, paths.logs, rank, generation));
     if (const std::string& events = prepare.spec().tensorboard(); !events.empty()) {
       const std::filesystem::path directory = std::filesystem::path(working_dir) / events;
       out.set_event_directory(fmt::format("{}/{}/rank{}", directory.string(), job_id, rank));

@@ -17,8 +17,8 @@ struct GenerationPaths {
   std::string directory;
   // Output and error files.
   std::string logs;
-  // What ranks of another user than the daemon's reach: reports' sockets, error files and stack
-  // files. Empty: they reach the other two.
+  // What ranks of another user than the daemon's reach: reports' sockets, error files, stack files
+  // and directories of pictures. Empty: they reach the other two.
   std::string ranks = "";
 };
 

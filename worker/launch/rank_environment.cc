@@ -108,6 +108,7 @@ Environment RankEnvironment(const Environment& inherited, const v1::GenerationRe
   set("MESHRUN_TOKEN", record.token());
   set("MESHRUN_REPORT", launch.report_socket());
   set("MESHRUN_STACK_FILE", launch.stack_file());
+  set("MESHRUN_PICTURES", launch.picture_directory());
   set("MESHRUN_NODE_NAME", host.node_name);
   env.erase("MESHRUN_MESH");
   if (prepare.mesh_size() > 0) set("MESHRUN_MESH", FormatMesh(AxesOf(prepare.mesh())));

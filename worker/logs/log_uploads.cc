@@ -9,11 +9,11 @@
 #include <utility>
 
 #include "core/log.h"
-#include "core/rpc/status_conversion.h"
-#include "core/utf8.h"
 #include "worker/logs/log_file.h"
+#include "worker/logs/picture_upload.h"
 #include "worker/logs/retention.h"
 #include "worker/logs/tail.h"
+#include "worker/logs/upload.h"
 
 namespace meshrun::worker {
 namespace {
@@ -26,85 +26,34 @@ constexpr size_t kChunk = 1 << 16;
 
 }  // namespace
 
-// One stream. Everything runs on the loop, except gRPC's reactions; OnDone's task is the last one
-// of an upload.
-class LogUpload : public grpc::ClientWriteReactor<v1::UploadLogRequest> {
+// A rank's output, or what is left of it.
+class LogUpload : public Upload {
  public:
-  LogUpload(LogUploads& owner, v1::OpenLog request, std::string path, bool growing)
-      : owner_(owner), request_(std::move(request)), path_(std::move(path)), growing_(growing) {}
+  LogUpload(LogUploads& owner, const v1::OpenLog& request, std::string path, bool growing)
+      : Upload(owner, request.stream_id()),
+        request_(request),
+        path_(std::move(path)),
+        growing_(growing) {}
 
-  void Begin() {
-    stub_ = owner_.stub_.Get();
-    stub_->async()->UploadLog(&context_, &response_, this);
-    AddHold();
-    StartCall();
-    // The first message says which stream this is, also where there is nothing to send yet.
-    Send("");
-  }
-
-  // While a followed file is silent there is no write that could fail.
-  void Cancel() {
-    context_.TryCancel();
-    if (!writing_) End();
-  }
-  void OnRankEnded(const std::string& job_id, uint64_t generation, int rank) {
+  void OnRankEnded(const std::string& job_id, uint64_t generation, int rank) override {
     if (request_.job_id() != job_id || request_.generation() != generation ||
         request_.rank() != rank)
       return;
     growing_ = false;
-    if (!writing_) Pump();
-  }
-
-  void OnWriteDone(bool ok) override {
-    owner_.loop_.Post([this, ok] {
-      writing_ = false;
-      if (ok) {
-        Pump();
-      } else {
-        End();
-      }
-    });
-  }
-  void OnDone(const grpc::Status& status) override {
-    owner_.stub_.OnEnd(rpc::FromGrpc(status), stub_);
-    owner_.loop_.Post([this] { owner_.Forget(request_.stream_id()); });
+    Pump();
   }
 
  private:
   void Send(std::string data) {
-    message_.Clear();
-    message_.set_stream_id(request_.stream_id());
-    message_.set_offset(offset_);
-    message_.set_dropped(std::exchange(dropped_, 0));
+    v1::UploadLogRequest& message = NewMessage();
+    message.set_offset(offset_);
+    message.set_dropped(std::exchange(dropped_, 0));
     offset_ += data.size();
-    message_.set_data(std::move(data));
-    writing_ = true;
-    StartWrite(&message_);
+    message.set_data(std::move(data));
+    Write();
   }
 
-  // Starts nothing more. A hold is removed once.
-  void End() {
-    if (std::exchange(ended_, true)) return;
-    owner_.loop_.Cancel(timer_);
-    StartWritesDone();
-    RemoveHold();
-  }
-
-  void Fail(const std::string& error) {
-    if (failed_) return End();
-    failed_ = true;
-    message_.Clear();
-    message_.set_stream_id(request_.stream_id());
-    message_.set_error(EscapeBytes(error));
-    message_.set_gone(gone_);
-    writing_ = true;
-    StartWrite(&message_);
-  }
-
-  // Sends the next piece, waits for one, or ends.
-  void Pump() {
-    if (ended_ || writing_) return;
-    if (failed_) return End();
+  void Next() override {
     // Read before the file: output that was written before the rank's end is not missed.
     const bool growing = growing_ && request_.follow();
     if (!file_ && !OpenFile(growing)) return;
@@ -113,7 +62,7 @@ class LogUpload : public grpc::ClientWriteReactor<v1::UploadLogRequest> {
     const uint64_t room = std::min<uint64_t>(chunk_, limit_ - std::min(limit_, offset_));
     absl::StatusOr<std::string> data =
         room == 0 ? std::string() : file_->Read(&offset_, static_cast<size_t>(room));
-    if (!data.ok()) return Fail(fmt::format("{}: cannot be read", path_));
+    if (!data.ok()) return Fail(fmt::format("{}: cannot be read", path_), /*gone=*/false);
     dropped_ += offset_ - before;
     // Bytes may be gone up to the end of the file.
     if (!data->empty() || (dropped_ > 0 && !growing)) {
@@ -137,9 +86,10 @@ class LogUpload : public grpc::ClientWriteReactor<v1::UploadLogRequest> {
         // A rank that was never started said nothing.
         End();
       } else {
-        gone_ = absl::IsNotFound(file.status());
-        Fail(gone_ ? WhyNoLogs(std::filesystem::path(path_).parent_path().string())
-                   : std::string(file.status().message()));
+        const bool gone = absl::IsNotFound(file.status());
+        Fail(gone ? WhyNoLogs(std::filesystem::path(path_).parent_path().string())
+                  : std::string(file.status().message()),
+             gone);
       }
       return false;
     }
@@ -175,31 +125,20 @@ class LogUpload : public grpc::ClientWriteReactor<v1::UploadLogRequest> {
 
   void LookAgain() {
     if (++looks_ % kLooksPerSign == 0) return Send("");
-    owner_.loop_.Cancel(timer_);
-    timer_ = owner_.loop_.After(kLookAgain, [this] { Pump(); });
+    PumpAfter(kLookAgain);
   }
 
-  LogUploads& owner_;
   const v1::OpenLog request_;
   const std::string path_;
   const size_t chunk_ =
       request_.chunk_bytes() == 0 ? kChunk : std::min<size_t>(kChunk, request_.chunk_bytes());
   bool growing_;
-  std::shared_ptr<v1::SessionService::Stub> stub_;
-  grpc::ClientContext context_;
-  v1::UploadLogResponse response_;
-  v1::UploadLogRequest message_;
   std::optional<LogFile> file_;
   uint64_t offset_ = 0;
   // Right before offset_, and not told yet.
   uint64_t dropped_ = 0;
   uint64_t limit_ = UINT64_MAX;
   int looks_ = 0;
-  bool writing_ = false;
-  bool failed_ = false;
-  bool gone_ = false;
-  bool ended_ = false;
-  EventLoop::TimerId timer_ = 0;
 };
 
 LogUploads::LogUploads(std::shared_ptr<rpc::RenewedChannel> channel)
@@ -215,16 +154,27 @@ LogUploads::~LogUploads() {
 }
 
 void LogUploads::Open(const v1::OpenLog& request, std::string path, bool growing) {
-  loop_.Post([this, request, path = std::move(path), growing]() mutable {
-    if (ending_ || uploads_.contains(request.stream_id())) return;
+  Start(request.stream_id(), [this, request, path = std::move(path), growing] {
+    return std::make_unique<LogUpload>(*this, request, path, growing);
+  });
+}
+
+void LogUploads::OpenPictures(const v1::OpenPictures& request, std::vector<PicturePlace> places) {
+  Start(request.stream_id(), [this, request, places = std::move(places)] {
+    return std::make_unique<PictureUpload>(*this, request, places);
+  });
+}
+
+void LogUploads::Start(const std::string& stream_id,
+                       std::function<std::unique_ptr<Upload>()> make) {
+  loop_.Post([this, stream_id, make = std::move(make)] {
+    if (ending_ || uploads_.contains(stream_id)) return;
     if (uploads_.size() >= kMostStreams) {
       log::Warning("too many log streams: refused one", {{"streams", uploads_.size()}});
       return;
     }
-    auto upload = std::make_unique<LogUpload>(*this, request, std::move(path), growing);
-    LogUpload& begun = *upload;
-    uploads_.emplace(request.stream_id(), std::move(upload));
-    begun.Begin();
+    const auto begun = uploads_.emplace(stream_id, make()).first;
+    begun->second->Begin();
   });
 }
 

@@ -43,10 +43,16 @@ Logs Measure(const fs::path& directory) {
   Logs out = {.path = directory.string(),
               .job_id = directory.parent_path().filename().string(),
               .written = fs::last_write_time(directory, error)};
-  for (const auto& file : fs::directory_iterator(directory, error)) {
+  const auto add = [&out, &error](const fs::directory_entry& file) {
     struct stat info;
     if (::lstat(file.path().c_str(), &info) == 0) out.bytes += info.st_blocks * kBlock;
     out.written = std::max(out.written, file.last_write_time(error));
+  };
+  for (const auto& file : fs::directory_iterator(directory, error)) {
+    add(file);
+    // Pictures of a rank. Nothing of ours lies deeper.
+    if (!file.is_directory(error) || file.is_symlink(error)) continue;
+    for (const auto& picture : fs::directory_iterator(file.path(), error)) add(picture);
   }
   return out;
 }

@@ -19,6 +19,7 @@
 #include "core/status.h"
 #include "core/text.h"
 #include "worker/cgroups/cgroups.h"
+#include "worker/pictures/picture_directory.h"
 #include "worker/supervisor/rank_user.h"
 
 namespace meshrun::worker {
@@ -62,6 +63,9 @@ absl::StatusOr<os::UniqueFd> OpenOutput(const std::string& path, const v1::RankU
 absl::StatusOr<pid_t> StartRank(const v1::RankLaunch& launch, const EnvEntries& environment,
                                 const RankStreams& streams, const v1::RankUser* user,
                                 const v1::ControlGroup& cgroup) {
+  if (!launch.picture_directory().empty()) {
+    MESHRUN_RETURN_IF_ERROR(PictureDirectory::Make(launch.picture_directory(), user));
+  }
   // Made here: its directory is root's.
   if (user != nullptr) {
     MESHRUN_RETURN_IF_ERROR(OpenOutput(launch.error_file(), user).status());

@@ -164,6 +164,8 @@ grpc::Status FakeCoordinator::UploadLog(grpc::ServerContext*,
     upload.largest = std::max(upload.largest, chunk.data().size());
     upload.error = chunk.error();
     upload.dropped += chunk.dropped();
+    upload.gone = chunk.gone();
+    upload.pictures.insert(upload.pictures.end(), chunk.pictures().begin(), chunk.pictures().end());
     changed_.NotifyAll();
   }
   MutexLock lock(mu_);

@@ -58,6 +58,8 @@ class FakeCoordinator : public v1::SessionService::Service {
     std::string data;
     std::string error;
     uint64_t dropped = 0;
+    std::vector<v1::Picture> pictures;
+    bool gone = false;
     size_t largest = 0;  // of its messages
     bool ended = false;
   };
