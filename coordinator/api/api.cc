@@ -20,6 +20,7 @@
 #include "core/error_detail.h"
 #include "core/json/json.h"
 #include "core/os/user.h"
+#include "core/picture_name.h"
 #include "core/status.h"
 
 namespace meshrun::coordinator {
@@ -144,11 +145,31 @@ bool IsJson(std::string_view content_type) {
                     kJsonType.end(), [](char a, char b) { return std::tolower(a) == b; });
 }
 
+// Those that the answer does not have itself.
 void AddHeaders(const http::Request& request, http::Headers* headers) {
-  for (const auto& [name, value] : PageHeaders()) headers->emplace_back(name, value);
+  const auto add = [headers](std::string_view name, std::string_view value) {
+    const bool is_there = std::any_of(headers->begin(), headers->end(),
+                                      [name](const auto& header) { return header.first == name; });
+    if (!is_there) headers->emplace_back(name, value);
+  };
+  for (const auto& [name, value] : PageHeaders()) add(name, value);
   // A browser asks for a file of the page each time, and is told in a few bytes that it has it.
-  headers->emplace_back("Cache-Control",
-                        request.path.starts_with(kApiBase) ? "no-store" : "no-cache");
+  add("Cache-Control", request.path.starts_with(kApiBase) ? "no-store" : "no-cache");
+}
+
+// A picture is what a rank has written: a browser shows it as nothing else, and runs nothing in it.
+http::Response PictureAnswer(const Match& match, WholePicture picture) {
+  http::Response out{.content_type = std::string(PictureType(match.path_values.at("name")))};
+  out.headers = {
+      {"ETag", picture.etag},
+      {"Cache-Control", "no-cache"},
+      {"Content-Security-Policy", "default-src 'none'; style-src 'unsafe-inline'; sandbox"}};
+  if (picture.bytes) {
+    out.body = *std::move(picture.bytes);
+  } else {
+    out.status = 304;
+  }
+  return out;
 }
 
 }  // namespace
@@ -232,6 +253,15 @@ absl::StatusOr<http::Answer> Api::Run(const http::Request& request, const Match&
   const Patience patience{In(options_.collect_within), request.gone};
   absl::StatusOr<std::string> all;
   switch (route.answer) {
+    case AnswerKind::kPicture: {
+      const std::string_view had = request.header("if-none-match");
+      const auto has = [had](std::string_view etag) { return !had.empty() && Matches(had, etag); };
+      MESHRUN_ASSIGN_OR_RETURN(WholePicture picture, OnePicture(stream, has, patience));
+      return PictureAnswer(match, std::move(picture));
+    }
+    case AnswerKind::kPictures:
+      all = AllPictures(stream, {In(options_.list_pictures_within), request.gone});
+      break;
     case AnswerKind::kLogPieces:
       all = AllLogs(stream, patience);
       break;

@@ -34,6 +34,8 @@ class Api {
     std::chrono::milliseconds answer_within = std::chrono::seconds(30);
     // Ranks of a stopped host are given up by the call itself, after 20 s.
     std::chrono::milliseconds collect_within = std::chrono::seconds(60);
+    // A host that is slower hides its own pictures from the list.
+    std::chrono::milliseconds list_pictures_within = std::chrono::seconds(5);
     std::chrono::milliseconds heartbeat = std::chrono::seconds(10);
   };
   explicit Api(Options options) : options_(std::move(options)) {}

@@ -53,10 +53,8 @@ constexpr UnaryMethod kUnary[] = {
     MESHRUN_UNARY(ClusterService, cluster, DescribeLimits),
 };
 constexpr StreamMethod kStreams[] = {
-    MESHRUN_STREAM(WatchJob),
-    MESHRUN_STREAM(ReadLogs),
-    MESHRUN_STREAM(GetFlightRecords),
-    MESHRUN_STREAM(GetStacks),
+    MESHRUN_STREAM(WatchJob),         MESHRUN_STREAM(ReadLogs),  MESHRUN_STREAM(ReadPictures),
+    MESHRUN_STREAM(GetFlightRecords), MESHRUN_STREAM(GetStacks),
 };
 
 #undef MESHRUN_UNARY

@@ -142,6 +142,7 @@ absl::Status FillQuery(const Route& route, const Query& query, Message* request)
           "there is no parameter '{}': {} {} takes {}", EscapeControls(name), route.http,
           route.path, names.empty() ? "none" : fmt::format("{}", fmt::join(names, ", "))));
     }
+    if (known->field.empty()) continue;
     const FieldDescriptor& field = FieldOf(*request, known->field);
     if (++seen[known->name] > 1 && !field.is_repeated()) {
       return absl::InvalidArgumentError(fmt::format("{} stands twice in the query", name));

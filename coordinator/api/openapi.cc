@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "coordinator/api/routes.h"
 #include "coordinator/api/schemas.h"
@@ -91,12 +92,13 @@ SchemaJson ParameterSchema(const FieldDescriptor& field, Schemas& schemas) {
 SchemaJson ParametersOf(const Route& route, const Descriptor* request, Schemas& schemas) {
   SchemaJson out = SchemaJson::array();
   const auto add = [&](const Parameter& parameter, const char* in) {
-    const FieldDescriptor& field = *request->FindFieldByName(std::string(parameter.field));
+    const FieldDescriptor* const field = request->FindFieldByName(std::string(parameter.field));
     out.push_back({{"name", std::string(parameter.name)},
                    {"in", in},
                    {"required", std::string_view(in) == "path"},
                    {"description", std::string(parameter.description)},
-                   {"schema", ParameterSchema(field, schemas)}});
+                   {"schema", field == nullptr ? SchemaJson{{"type", "string"}}
+                                               : ParameterSchema(*field, schemas)}});
   };
   for (const Parameter& parameter : route.path_parameters) add(parameter, "path");
   for (const Parameter& parameter : route.query) add(parameter, "query");
@@ -141,6 +143,12 @@ SchemaJson AnswerSchema(const Route& route, const MethodDescriptor* method,
                      {"generation", Count()},
                      {"more", More("Records of further ranks have no room.")},
                      {"sentence", Text("What they say together.")}});
+    case AnswerKind::kPictures:
+      return Object({{"pictures", List(message("meshrun.v1.Picture"))},
+                     {"problem", Text("Why some of them are not known.")}},
+                    {"problem"});
+    case AnswerKind::kPicture:
+      return {{"type", "string"}, {"format", "binary"}};
     case AnswerKind::kEvents:
       // Named in the description: a stream of events has no schema of its own.
       schemas.Of(*method->output_type());
@@ -158,9 +166,16 @@ SchemaJson AnswerSchema(const Route& route, const MethodDescriptor* method,
   return SchemaJson::object();
 }
 
-const char* TypeOf(AnswerKind answer) {
-  return answer == AnswerKind::kEvents || answer == AnswerKind::kLogEvents ? "text/event-stream"
-                                                                           : "application/json";
+std::vector<const char*> TypesOf(AnswerKind answer) {
+  switch (answer) {
+    case AnswerKind::kEvents:
+    case AnswerKind::kLogEvents:
+      return {"text/event-stream"};
+    case AnswerKind::kPicture:
+      return {"image/png", "image/jpeg", "image/webp", "image/gif"};
+    default:
+      return {"application/json"};
+  }
 }
 
 // "getJobsJobWatch": the path in camel case.
@@ -191,11 +206,12 @@ SchemaJson Operation(const Route& route, const DescriptorPool& contracts, Schema
         {"content",
          {{"application/json", {{"schema", BodyOf(route, *method->input_type(), schemas)}}}}}};
   }
+  SchemaJson content = SchemaJson::object();
+  for (const char* const type : TypesOf(route.answer)) {
+    content[type] = {{"schema", AnswerSchema(route, method, contracts, schemas)}};
+  }
   out["responses"] = {
-      {"200",
-       {{"description", std::string(route.summary)},
-        {"content",
-         {{TypeOf(route.answer), {{"schema", AnswerSchema(route, method, contracts, schemas)}}}}}}},
+      {"200", {{"description", std::string(route.summary)}, {"content", std::move(content)}}},
       {"default",
        {{"description", "An error."},
         {"content",

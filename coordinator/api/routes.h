@@ -17,7 +17,8 @@ namespace meshrun::coordinator {
 inline constexpr std::string_view kApiBase = "/api/v1";
 
 // A part of the path, {job}, or of the query, and the field of the request that it fills. What a
-// value looks like follows from the field's type (fill_request.h).
+// value looks like follows from the field's type (fill_request.h). Without a field: any text of
+// the query, which only makes an address of its own for a browser.
 struct Parameter {
   std::string_view name;
   std::string_view field;
@@ -39,6 +40,9 @@ enum class AnswerKind {
   // One object with all answers of the method.
   kStacks,
   kFlightRecords,
+  // One object with which pictures there are; and the bytes of one.
+  kPictures,
+  kPicture,
 };
 
 struct Route {

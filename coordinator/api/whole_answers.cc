@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <functional>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -11,6 +12,7 @@
 #include "coordinator/api/flight_sentence.h"
 #include "coordinator/api/log_pieces.h"
 #include "core/json/json.h"
+#include "core/picture_name.h"
 #include "core/status.h"
 #include "meshrun/v1/job_service.pb.h"
 
@@ -131,6 +133,62 @@ absl::StatusOr<std::string> AllFlightRecords(const std::shared_ptr<LocalStream>&
                {"generation", generation},
                {"more", !all},
                {"sentence", FlightSentence(records)}});
+}
+
+absl::StatusOr<std::string> AllPictures(const std::shared_ptr<LocalStream>& stream,
+                                        const Patience& patience) {
+  std::map<std::pair<int, std::string>, Json> pictures;
+  Room room;
+  bool is_found = false;
+  const absl::StatusOr<bool> all = Collect(stream, patience, [&](const Message& answer) {
+    const auto& part = static_cast<const v1::ReadPicturesResponse&>(answer);
+    is_found = true;
+    if (!room.Take(part.ByteSizeLong())) return false;
+    for (const v1::Picture& picture : part.pictures()) {
+      if (PictureType(picture.name()).empty()) continue;
+      pictures[{picture.rank(), picture.name()}] = Json::parse(ToJson(picture));
+    }
+    return true;
+  });
+  // Afterwards only hosts can fail, each of which hides its own pictures alone.
+  if (!all.ok() && !is_found) return all.status();
+  Json list = Json::array();
+  for (auto& [place, picture] : pictures) list.push_back(std::move(picture));
+  Json out{{"pictures", std::move(list)}};
+  if (!all.ok()) {
+    out["problem"] = std::string(all.status().message());
+  } else if (!*all) {
+    out["problem"] = "the job has too many pictures: those of some ranks are not here";
+  }
+  return Line(out);
+}
+
+absl::StatusOr<WholePicture> OnePicture(const std::shared_ptr<LocalStream>& stream,
+                                        const std::function<bool(std::string_view etag)>& has,
+                                        const Patience& patience) {
+  WholePicture out;
+  uint64_t wanted = 0;
+  std::string bytes;
+  MESHRUN_ASSIGN_OR_RETURN(
+      const bool all, Collect(stream, patience, [&](const Message& answer) {
+        const auto& part = static_cast<const v1::ReadPicturesResponse&>(answer);
+        if (part.pictures_size() > 0) {
+          const v1::Picture& picture = part.pictures(0);
+          wanted = std::min<uint64_t>(picture.bytes(), kMostPictureBytes);
+          out.etag = fmt::format("\"{:x}-{:x}-{:x}\"", picture.modified_at().seconds(),
+                                 picture.modified_at().nanos(), picture.bytes());
+          if (has(out.etag)) return false;
+        }
+        bytes += part.data();
+        return bytes.size() <= wanted;
+      }));
+  if (!all && bytes.empty()) return out;
+  if (!all || out.etag.empty() || bytes.size() != wanted) {
+    return absl::UnavailableError(fmt::format(
+        "the picture has {} bytes, and {} of them have come: ask again", wanted, bytes.size()));
+  }
+  out.bytes = std::move(bytes);
+  return out;
 }
 
 }  // namespace meshrun::coordinator

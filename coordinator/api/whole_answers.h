@@ -4,8 +4,11 @@
 // Threads: each waits on the thread that calls it.
 #pragma once
 
+#include <functional>
 #include <memory>
+#include <optional>
 #include <string>
+#include <string_view>
 
 #include "absl/status/statusor.h"
 #include "coordinator/api/local_call.h"
@@ -30,5 +33,20 @@ absl::StatusOr<std::string> AllStacks(const std::shared_ptr<LocalStream>& stream
 // GetFlightRecords: {"records": [...], "generation": 2, "more": false, "sentence": "..."}, by rank.
 absl::StatusOr<std::string> AllFlightRecords(const std::shared_ptr<LocalStream>& stream,
                                              const Patience& patience);
+// ReadPictures: {"pictures": [...]}, by rank and name, and "problem" where some are not known.
+absl::StatusOr<std::string> AllPictures(const std::shared_ptr<LocalStream>& stream,
+                                        const Patience& patience);
+
+// ReadPictures of one picture.
+struct WholePicture {
+  // Another one when the picture has changed.
+  std::string etag;
+  // Absent: it is the one that the caller has.
+  std::optional<std::string> bytes;
+};
+// `has`: whether the caller has the picture of an etag.
+absl::StatusOr<WholePicture> OnePicture(const std::shared_ptr<LocalStream>& stream,
+                                        const std::function<bool(std::string_view etag)>& has,
+                                        const Patience& patience);
 
 }  // namespace meshrun::coordinator

@@ -29,6 +29,7 @@ bool IsRead(const v1::StateEvent& event) {
     case v1::StateEvent::kListUsage:
     case v1::StateEvent::kListAudit:
     case v1::StateEvent::kReadLogs:
+    case v1::StateEvent::kReadPictures:
       return true;
     case v1::StateEvent::kTick:
     case v1::StateEvent::kSessionMessage:
@@ -103,7 +104,10 @@ void EventLoop::AnswerUncommittedReads() {
   std::set<uint64_t> calls;
   for (const v1::StateEvent& event : uncommitted_) {
     // Streams wait: part of their answer may have been given.
-    if (!IsRead(event) || event.has_watch_job() || event.has_read_logs()) continue;
+    if (!IsRead(event) || event.has_watch_job() || event.has_read_logs() ||
+        event.has_read_pictures()) {
+      continue;
+    }
     calls.insert(event.call_id());
     AnswerRead(event);
   }

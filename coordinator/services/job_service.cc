@@ -120,6 +120,11 @@ grpc::ServerWriteReactor<v1::ReadLogsResponse>* JobService::ReadLogs(
   return relay_.Read(sender, request);
 }
 
+grpc::ServerWriteReactor<v1::ReadPicturesResponse>* JobService::ReadPictures(
+    const Sender& sender, const v1::ReadPicturesRequest& request) {
+  return relay_.Read(sender, request);
+}
+
 grpc::ServerWriteReactor<v1::GetFlightRecordsResponse>* JobService::GetFlightRecords(
     const Sender& sender, const v1::GetFlightRecordsRequest& request) {
   return BeginStream<&v1::StateEvent::mutable_get_flight_records, Sends::kAll,
@@ -142,6 +147,7 @@ grpc::ServerWriteReactor<v1::GetStacksResponse>* JobService::GetStacks(
 
 MESHRUN_STREAM_OVER_GRPC(WatchJob)
 MESHRUN_STREAM_OVER_GRPC(ReadLogs)
+MESHRUN_STREAM_OVER_GRPC(ReadPictures)
 MESHRUN_STREAM_OVER_GRPC(GetFlightRecords)
 MESHRUN_STREAM_OVER_GRPC(GetStacks)
 

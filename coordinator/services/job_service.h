@@ -28,6 +28,8 @@ class JobService : public v1::JobService::CallbackService {
                                       v1::UpdateJobResponse*) override;
   grpc::ServerWriteReactor<v1::ReadLogsResponse>* ReadLogs(grpc::CallbackServerContext*,
                                                            const v1::ReadLogsRequest*) override;
+  grpc::ServerWriteReactor<v1::ReadPicturesResponse>* ReadPictures(
+      grpc::CallbackServerContext*, const v1::ReadPicturesRequest*) override;
   grpc::ServerWriteReactor<v1::GetFlightRecordsResponse>* GetFlightRecords(
       grpc::CallbackServerContext*, const v1::GetFlightRecordsRequest*) override;
   grpc::ServerWriteReactor<v1::GetStacksResponse>* GetStacks(grpc::CallbackServerContext*,
@@ -44,6 +46,8 @@ class JobService : public v1::JobService::CallbackService {
                                       v1::UpdateJobResponse*);
   grpc::ServerWriteReactor<v1::ReadLogsResponse>* ReadLogs(const Sender&,
                                                            const v1::ReadLogsRequest&);
+  grpc::ServerWriteReactor<v1::ReadPicturesResponse>* ReadPictures(const Sender&,
+                                                                   const v1::ReadPicturesRequest&);
   grpc::ServerWriteReactor<v1::GetFlightRecordsResponse>* GetFlightRecords(
       const Sender&, const v1::GetFlightRecordsRequest&);
   grpc::ServerWriteReactor<v1::GetStacksResponse>* GetStacks(const Sender&,

@@ -1,7 +1,7 @@
-// Passes log bytes from workers to readers.
+// Passes log bytes and pictures from workers to readers.
 //
-//   reader --ReadLogs--> state machine: which node holds which file
-//                        OpenLog to each, on its session
+//   reader --ReadLogs, ReadPictures--> state machine: which node holds which file
+//                                      OpenLog, OpenPictures to each, on its session
 //   worker --UploadLog--> relay --> reader
 //
 // A slow reader slows down only its own uploads. The relay buffers at most kBufferBytes for all
@@ -29,6 +29,8 @@
 namespace meshrun::coordinator {
 
 class LogReader;
+template <typename Kind>
+class ReaderOf;
 
 class LogRelay {
  public:
@@ -38,9 +40,11 @@ class LogRelay {
   explicit LogRelay(Shell shell);
   ~LogRelay();
 
-  // The reactors of the two calls; they delete themselves.
+  // The reactors of the three calls; they delete themselves.
   grpc::ServerWriteReactor<v1::ReadLogsResponse>* Read(const Sender& sender,
                                                        const v1::ReadLogsRequest& request);
+  grpc::ServerWriteReactor<v1::ReadPicturesResponse>* Read(const Sender& sender,
+                                                           const v1::ReadPicturesRequest& request);
   grpc::ServerReadReactor<v1::UploadLogRequest>* Upload(grpc::CallbackServerContext* context);
 
   // This session has ended: the files that it was asked for, and whose upload has not begun, will
@@ -52,7 +56,8 @@ class LogRelay {
   size_t readers_alive() const { return token_.use_count() - 1; }
 
  private:
-  friend class LogReader;
+  template <typename Kind>
+  friend class ReaderOf;
   friend class LogUpload;
   void Add(const std::string& stream_id, std::shared_ptr<LogReader> reader);
   void Remove(const std::string& stream_id);

@@ -26,7 +26,9 @@ struct Printer {
   std::string operator()(const OpenLogRelay& a) const {
     std::string out = fmt::format("relay {} {}", a.call_id, a.end.ToString());
     for (const LogSource& source : a.sources) {
-      out += fmt::format(" [{} {}]", source.session_id, source.open.ShortDebugString());
+      out += fmt::format(
+          " [{} {}]", source.session_id,
+          source.pictures ? source.pictures->ShortDebugString() : source.open.ShortDebugString());
     }
     return out;
   }

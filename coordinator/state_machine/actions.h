@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <variant>
 #include <vector>
@@ -41,12 +42,15 @@ struct StreamItem {
   MessagePtr item;
 };
 
-// Where one log file is: the shell opens it there and passes its bytes on to the call.
+// Where one log file is, or a host's pictures: the shell opens it there and passes its bytes on to
+// the call.
 struct LogSource {
   std::string node_id;
   std::string node_name;
   uint64_t session_id = 0;
   v1::OpenLog open;
+  // In place of `open`, whose stream_id it shares.
+  std::optional<v1::OpenPictures> pictures = std::nullopt;
   v1::Fence fence;
   // As the reader asked for it; `open` names the process, which may have another rank and
   // generation of its own.

@@ -283,6 +283,9 @@ void StateMachine::Dispatch(const v1::StateEvent& event) {
     case v1::StateEvent::kReadLogs:
       ReadLogs(call, event.read_logs());
       break;
+    case v1::StateEvent::kReadPictures:
+      ReadPictures(call, event.read_pictures());
+      break;
     case v1::StateEvent::kGetFlightRecords:
       parts_->inquiries.Collect(call, event.get_flight_records());
       break;

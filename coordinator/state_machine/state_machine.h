@@ -144,6 +144,8 @@ class StateMachine {
   void DescribeCluster(uint64_t call_id, const v1::DescribeClusterRequest& request);
   void ListEvents(uint64_t call_id, const v1::ListEventsRequest& request);
   void ReadLogs(uint64_t call_id, const v1::ReadLogsRequest& request);
+  // pictures.cc
+  void ReadPictures(uint64_t call_id, const v1::ReadPicturesRequest& request);
   void DescribeLimits(uint64_t call_id, const v1::DescribeLimitsRequest& request);
   void ListUsage(uint64_t call_id, const v1::ListUsageRequest& request);
   void ListAudit(uint64_t call_id, const v1::ListAuditRequest& request);

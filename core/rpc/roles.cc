@@ -20,6 +20,7 @@ constexpr MethodRule kRules[] = {
     {"/meshrun.v1.JobService/UpdateJob", kSubmitters, Scope::kOwnJob},
     {"/meshrun.v1.JobService/SignalJob", kSubmitters, Scope::kOwnJob},
     {"/meshrun.v1.JobService/ReadLogs", kReaders},
+    {"/meshrun.v1.JobService/ReadPictures", kReaders},
     {"/meshrun.v1.JobService/GetFlightRecords", kReaders},
     // A debugger stops the ranks for a moment.
     {"/meshrun.v1.JobService/GetStacks", kSubmitters, Scope::kOwnJob},

@@ -23,7 +23,7 @@ COORDINATOR = "//coordinator:meshrun-coordinator"
 WORKER = "//worker:meshrun-worker"
 METHODS = [f"/meshrun.v1.{name}" for name in (
     "JobService/SubmitJob", "JobService/GetJob", "JobService/ListJobs", "JobService/WatchJob", "JobService/ReadLogs",
-    "JobService/CancelJob", "ClusterService/ListNodes", "SessionService/OpenSession", "SessionService/UploadLog",
+    "JobService/ReadPictures", "JobService/CancelJob", "ClusterService/ListNodes", "SessionService/OpenSession", "SessionService/UploadLog",
     "StoreService/SetValues", "StoreService/EnterBarrier", "AgentService/RegisterRank", "AgentService/WatchGeneration",
     "NoService/NoMethod")]
 # Beyond what allocators keep and threads take at the first calls.

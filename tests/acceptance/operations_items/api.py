@@ -25,6 +25,9 @@ import json, os, socket, time
 rank = int(os.environ["RANK"])
 report = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
 print(f"rank {rank} reads the mesh of caf\\u00e9s", flush=True)
+with open(os.path.join(os.environ["MESHRUN_PICTURES"], ".map.png"), "wb") as picture:
+    picture.write(b"\\x89PNG of rank %%d" %% rank)
+os.rename(picture.name, picture.name.replace(".map.png", "map.png"))
 for step in range(1, %d):
     time.sleep(0.05)
     report.sendto(json.dumps({"step": step, "total_steps": %d, "loss": 1 / step}).encode(), os.environ["MESHRUN_REPORT"])
@@ -50,13 +53,14 @@ class Door:
         return http.client.HTTPSConnection(self.address, context=context, timeout=60)
 
     def ask(self, method, path, body=None):
-        """(status, media type, text)"""
+        """(status, media type, text; bytes of a picture)"""
         connection = self.connection()
         try:
             headers = {"Content-Type": "application/json"} if method == "POST" else {}
             connection.request(method, "/api/v1" + path, json.dumps(body) if method == "POST" else None, headers)
             answer = connection.getresponse()
-            return answer.status, answer.headers.get_content_type(), answer.read().decode()
+            kind, content = answer.headers.get_content_type(), answer.read()
+            return answer.status, kind, content if kind.startswith("image/") else content.decode()
         finally:
             connection.close()
 
@@ -96,9 +100,13 @@ class Recorder:
         operation = DOCUMENT["paths"][template][method.lower()]
         said = operation["responses"].get(str(status), operation["responses"]["default"])
         check(kind in said["content"], f"{method} {path} is {kind}, and its document says {list(said['content'])}")
-        answer = json.loads(text)
-        wrong = problems(answer, said["content"][kind]["schema"], DOCUMENT, f"{method} {path}")
-        check(not wrong, f"{len(wrong)} differences from the document: {wrong[:3]}")
+        schema = said["content"][kind]["schema"]
+        if schema.get("format") == "binary":
+            answer = text
+        else:
+            answer = json.loads(text)
+            wrong = problems(answer, schema, DOCUMENT, f"{method} {path}")
+            check(not wrong, f"{len(wrong)} differences from the document: {wrong[:3]}")
         self.seen.setdefault((method.lower(), template), set()).add(status)
         return answer
 
@@ -157,6 +165,11 @@ def every_call(site, operator, reader):
     pieces = calls.ask(reader, "GET", "/jobs/{job}/logs", query="?ranks=1,3&stream=stdout", job=job)["pieces"]
     check({piece["rank"] for piece in pieces} == {1, 3}, f"pieces of ranks 1 and 3: {pieces}")
     check(any("rank 3 reads the mesh of caf\u00e9s\n" in piece["text"] for piece in pieces), f"the text is as it was written: {pieces}")
+    pictures = calls.ask(reader, "GET", "/jobs/{job}/pictures", job=job)["pictures"]
+    check([(one["rank"], one["name"]) for one in pictures] == [(rank, "map.png") for rank in range(4)], f"a picture of each rank: {pictures}")
+    at = "?at=" + urllib.parse.quote(pictures[3]["modifiedAt"])
+    picture = calls.ask(reader, "GET", "/jobs/{job}/pictures/{rank}/{name}", query=at, job=job, rank="3", name="map.png")
+    check(picture == b"\x89PNG of rank 3", f"the picture is as it was written: {picture}")
     events = calls.stream(reader, "/jobs/{job}/logs/follow", lambda found: len(found) == 4, "LogPiece", job=job)
     check({data["rank"] for _, data in events} == {0, 1, 2, 3}, f"the output of all ranks is followed: {events}")
     stacks = calls.ask(operator, "POST", "/jobs/{job}/stacks", {"ranks": [0, 2], "native": False}, job=job)["stacks"]
@@ -178,6 +191,7 @@ def every_call(site, operator, reader):
     check(ended[-1] == ("end", {}), f"a watch ends with its job: {ended[-1]}")
     calls.ask(operator, "GET", "/usage")
     calls.ask(operator, "GET", "/jobs/{job}", job=job)
+    check(calls.ask(reader, "GET", "/jobs/{job}/pictures", job=job)["pictures"] == pictures, "pictures stay as long as the logs")
     every = {(method, path) for path, methods in DOCUMENT["paths"].items() for method in methods}
     missed = every - {call for call, statuses in calls.seen.items() if 200 in statuses}
     check(not missed, f"never asked with success: {sorted(missed)}")
@@ -193,7 +207,7 @@ def refusals(operator, reader):
                 refused = calls.ask(reader, "POST", path, {}, status=403, job="none", node="none")
                 check("is for the roles" in refused["message"], f"a sentence says who may: {refused}")
     for template, status, query in (("/jobs/{job}", 404, ""), ("/jobs/{job}/logs", 404, ""), ("/jobs/{job}/logs", 400, "?tail=x"),
-                                    ("/jobs/{job}/watch", 404, ""), ("/jobs/{job}/events", 404, "")):
+                                    ("/jobs/{job}/watch", 404, ""), ("/jobs/{job}/events", 404, ""), ("/jobs/{job}/pictures", 404, "")):
         calls.ask(operator, "GET", template, status=status, query=query, job="none")
     calls.ask(operator, "POST", "/jobs/{job}/cancel", {"soon": True}, status=400, job="none")
     calls.ask(operator, "POST", "/nodes/{node}/drain", {}, status=404, node="none")

@@ -184,6 +184,8 @@ TEST_F(ApiTest, APrivateJobIsSeenByItsOwnerAndOperators) {
   EXPECT_EQ(Get(*bob, path).dump().find("secret-program"), std::string::npos);
   EXPECT_EQ(Get(*bob, path + "/logs", 403)["code"], "PERMISSION_DENIED");
   EXPECT_EQ(Get(*bob, path + "/logs/follow", 403)["code"], "PERMISSION_DENIED");
+  EXPECT_EQ(Get(*bob, path + "/pictures", 403)["code"], "PERMISSION_DENIED");
+  EXPECT_EQ(Get(*bob, path + "/pictures/0/map.png", 403)["code"], "PERMISSION_DENIED");
   const std::string watched = ReadStream(*bob, path + "/watch", "\n\n");
   EXPECT_THAT(watched, StartsWith("event: change\ndata: {\"job\":{\"jobId\":\"" + job));
   EXPECT_EQ(watched.find("secret-program"), std::string::npos);

@@ -499,6 +499,37 @@ TEST_F(JobsTest, LogsAreFoundOnTheNodesThatHoldThem) {
   EXPECT_TRUE(absl::IsFailedPrecondition(h.answer(h.Call(read)).status));
 }
 
+TEST_F(JobsTest, PicturesAreAskedOfEachNodeOnce) {
+  h.AddWorker("node1", 512);
+  FakeWorker& second = h.AddWorker("node2", 512);
+  const std::string id = h.Submit(MakeSpec(2, 200));
+  v1::StateEvent read;
+  read.mutable_read_pictures()->set_job_id(id);
+  const auto questions = [this, &read] {
+    h.Call(read);
+    const std::string& said = h.outcome.back();
+    size_t count = 0;
+    for (size_t at = 0; (at = said.find("stream_id", at)) != std::string::npos; ++at) ++count;
+    return count;
+  };
+  EXPECT_EQ(questions(), 2u);
+  EXPECT_THAT(h.outcome.back(), HasSubstr("process_rank: 399"));
+  read.mutable_read_pictures()->set_name("map.png");
+  read.mutable_read_pictures()->set_rank(250);
+  EXPECT_EQ(questions(), 1u);
+  EXPECT_THAT(h.outcome.back(), HasSubstr("process_rank: 250"));
+  h.Disconnect(second);
+  EXPECT_EQ(questions(), 0u);
+  EXPECT_THAT(h.outcome.back(), HasSubstr("UNAVAILABLE: the pictures of rank 250 are on node2"));
+  read.mutable_read_pictures()->set_name("map.svg");
+  EXPECT_TRUE(absl::IsInvalidArgument(h.answer(h.Call(read)).status));
+  read.mutable_read_pictures()->set_name("");
+  const std::string waiting = h.Submit(MakeSpec(9, 1));
+  read.mutable_read_pictures()->set_job_id(waiting);
+  EXPECT_EQ(questions(), 0u);
+  EXPECT_THAT(h.outcome.back(), HasSubstr("OK"));
+}
+
 // With 100,000 of each, the coordinator stood still for a minute.
 TEST_F(JobsTest, ManyRanksAndPositionsCostWhatTheirNumberSays) {
   h.AddWorker("node1", 512);
