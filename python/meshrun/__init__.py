@@ -25,6 +25,7 @@ if _os.environ.get("MESHRUN_STACK_FILE"):
 TYPE_CHECKING = False
 
 if TYPE_CHECKING:
+    from ._pictures import show_picture as show_picture
     from ._report import report as report
     from .client import Client as Client
     from .errors import (
@@ -54,7 +55,7 @@ if TYPE_CHECKING:
     )
 
 _MODULE_OF = {
-    "Client": "client", "report": "_report",
+    "Client": "client", "report": "_report", "show_picture": "_pictures",
     **dict.fromkeys(("DeadlineExceededError", "Error", "FailedPreconditionError", "InvalidArgumentError", "JobFailedError",
                      "NotFoundError", "PermissionDeniedError", "UnavailableError"), "errors"),
     **dict.fromkeys(("Event", "Failure", "FailureCause", "Job", "JobSpec", "JobState", "LogLine", "Node", "NodeState",
