@@ -12,7 +12,7 @@
 
 namespace meshrun::geoid {
 
-// All functions here are collective over `group`, and return the same on every rank.
+// The functions with a `group` are collective over it, and return the same on every rank.
 
 struct Errors {
   double rmse_m = 0;  // weighted by area
@@ -29,5 +29,8 @@ struct Prediction {
 // The whole field, thinned to at most `max_columns` points from west to east.
 Prediction predict_map(GeoidNetwork& network, const Field& field, int64_t max_columns,
                        c10::Device device, c10d::ProcessGroup& group);
+// The same by this rank alone.
+Prediction predict_map_alone(GeoidNetwork& network, const Field& field, int64_t max_columns,
+                             c10::Device device);
 
 }  // namespace meshrun::geoid

@@ -32,6 +32,8 @@ constexpr int kBarDrop = 52;
 constexpr int kBelowBar = 56;
 constexpr double kTitleHeight = 18;
 constexpr double kPanelTitleHeight = 14;
+// A narrower map has short titles and fewer longitudes.
+constexpr int kWide = 320;
 // Errors beyond this quantile take the end of the colour bar, lest a few peaks bleach the rest.
 constexpr double kErrorQuantile = 0.998;
 
@@ -59,7 +61,8 @@ void draw_map(Image& image, int left, const Map& map, const Panel& panel) {
 
 void draw_graticule(Image& image, int left, const Map& map) {
   const int bottom = kMapTop + map.rows;
-  for (int longitude = -360; longitude <= 360; longitude += 60) {
+  const int longitudes = map.columns < kWide ? 120 : 60;
+  for (int longitude = -360; longitude <= 360; longitude += longitudes) {
     const double x = (longitude - map.west) / map.longitude_step;
     if (x < -0.5 || x > map.columns + 0.5) continue;
     image.fill_rectangle(left + static_cast<int>(std::lround(x)), bottom + 1, 1, kTick, kInk);
@@ -97,9 +100,10 @@ Image draw_figure(const Map& map, std::span<const float> truth, std::span<const 
   const std::vector<float> error = jobs::difference(prediction, truth);
   const double field = jobs::limit_of(truth);
   const double range = limit_of_most(error);
-  const Panel panels[] = {{"Truth: geoid undulation, m", truth, field},
+  const bool is_wide = map.columns >= kWide;
+  const Panel panels[] = {{is_wide ? "Truth: geoid undulation, m" : "Truth, m", truth, field},
                           {"Prediction, m", prediction, field},
-                          {"Error: prediction - truth, m", error, range}};
+                          {is_wide ? "Error: prediction - truth, m" : "Error, m", error, range}};
 
   const int panel_width = kLatitudeWidth + map.columns;
   Image image(2 * kMargin + 3 * panel_width + 2 * kGap,

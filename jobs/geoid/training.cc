@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "jobs/geoid/live_map.h"
 #include "jobs/geoid/sampler.h"
 #include "parallel/base/split.h"
 #include "parallel/manager/distributed_manager.h"
@@ -67,8 +68,14 @@ jobs::TrainingResult train(ElasticContext& elastic, GeoidNetwork& network, const
   DistributedDataParallel model(network, {.device_ids = {manager.local_rank()},
                                           .output_device = manager.device(),
                                           .broadcast_buffers = false});
-  return training.run(
+  LiveMap live_map(network, field);
+  const auto rmse_of = [&field](double mean) {
+    return field.standard_deviation_m() * std::sqrt(mean);
+  };
+  int64_t steps = 0;
+  const jobs::TrainingResult result = training.run(
       [&](int64_t step) {
+        steps = step + 1;
         const Share share =
             share_of_batch(field, points, options, step, manager.rank(), manager.world_size());
         const Field::Samples samples = field.samples(share.points);
@@ -76,8 +83,11 @@ jobs::TrainingResult train(ElasticContext& elastic, GeoidNetwork& network, const
                           manager.world_size());
       },
       [&](double mean) -> jobs::ShownLoss {
-        return {mean, {{"rmse_m", field.standard_deviation_m() * std::sqrt(mean)}}};
+        live_map.update(steps, rmse_of(mean));
+        return {mean, {{"rmse_m", rmse_of(mean)}}};
       });
+  if (result.loss) live_map.finish(result.steps, rmse_of(*result.loss));
+  return result;
 }
 
 }  // namespace meshrun::geoid

@@ -221,6 +221,29 @@ TEST_F(ProgramsTest, GeoidLeavesAReportAndAPicture) {
   EXPECT_EQ(magic, "\x89PNG\r\n\x1a\n");
 }
 
+TEST_F(ProgramsTest, GeoidShowsItsMapAndLearnsTheSame) {
+  const auto learnt = [&](const std::string& name, const std::string& pictures) {
+    std::vector<Variables> ranks = env_ranks(2);
+    for (Variables& rank : ranks) rank["MESHRUN_PICTURES"] = pictures;
+    expect_success(
+        run("geoid",
+            geoid_arguments({"--steps", "25", "--no-evaluation", "--dump-parameters", path(name)}),
+            ranks));
+    return read_safetensors(path(name) + "-rank-0.safetensors");
+  };
+  fs::create_directories(path("pictures"));
+  const Tensors with_map = learnt("with", path("pictures"));
+  EXPECT_FALSE(with_map.empty());
+  EXPECT_TRUE(with_map == learnt("without", "")) << "a map changes what is learnt";
+  std::string magic(8, '\0');
+  std::ifstream(path("pictures/geoid.png"), std::ios::binary).read(magic.data(), 8);
+  EXPECT_EQ(magic, "\x89PNG\r\n\x1a\n");
+  // Rank 1 has drawn none, and nothing is left half-written.
+  EXPECT_EQ(std::distance(fs::directory_iterator(path("pictures")), {}), 1);
+  // A directory that takes no picture ends no training.
+  EXPECT_TRUE(with_map == learnt("nowhere", path("absent")));
+}
+
 TEST_F(ProgramsTest, GeoidStopsOnOneRanksSignalAndResumesToTheSameParameters) {
   const auto arguments = [&](const std::string& prefix, std::vector<std::string> more) {
     more.insert(more.end(), {"--steps", "40", "--no-evaluation", "--dump-parameters", prefix});
