@@ -1,11 +1,14 @@
-// Pictures that the ranks of a job report, each with when it changed; nothing where there are none.
+// Pictures that the ranks of a job show, each with its age; nothing where there are none.
 
-import {formatBytes, formatClock} from "../model/format.js";
+import {formatAgo, formatBytes} from "../model/format.js";
 import {get, url} from "../net/api.js";
+import {serverNow} from "../net/link.js";
 
 import {el, keyed, setAttribute, setText, show} from "./dom.js";
 
 export class Pictures {
+  #known = [];
+
   constructor(job) {
     this.base = `/jobs/${encodeURIComponent(job)}/pictures`;
     this.list = el("div", {class: "pictures"});
@@ -15,35 +18,37 @@ export class Pictures {
   }
 
   async ask(signal) {
-    try {
-      const {pictures} = await get(this.base, {}, signal);
-      this.#update(pictures);
-    } catch (error) {
-      // A coordinator without this route knows no pictures: it is not asked again, since that
-      // throws.
-      this.#update([]);
-      throw error;
-    }
+    const {pictures, problem} = await get(this.base, {}, signal);
+    this.#known = problem ? merged(this.#known, pictures) : pictures;
+    this.update(serverNow());
   }
 
-  #update(pictures) {
-    show(this.element, pictures.length > 0);
+  update(now) {
+    show(this.element, this.#known.length > 0);
     keyed(
-        this.list, pictures, (one) => `${one.rank}/${one.name}`,
-        (one) =>
-            el("figure", {class: "picture"},
-               el("a", {target: "_blank", rel: "noreferrer"},
-                  el("img", {alt: `${one.name} of rank ${one.rank}`, loading: "lazy"})),
-               el("figcaption")),
+        this.list, this.#known, keyOf,
+        (one) => el(
+            "figure", {class: "picture"},
+            el("a", {target: "_blank", rel: "noreferrer"},
+               el("img", {alt: `${one.name} of rank ${one.rank}`, loading: "lazy"})),
+            el("figcaption")),
         (node, one) => {
           const where =
               url(`${this.base}/${one.rank}/${encodeURIComponent(one.name)}`, {at: one.modifiedAt});
           setAttribute(node.firstChild, "href", where);
           setAttribute(node.firstChild.firstChild, "src", where);
+          const age = formatAgo((now - Date.parse(one.modifiedAt)) / 1000);
           setText(
-              node.lastChild,
-              `${one.name}, rank ${one.rank}, ${formatClock(Date.parse(one.modifiedAt))}, ${
-                  formatBytes(one.bytes)}`);
+              node.lastChild, `${one.name}, rank ${one.rank}, ${age}, ${formatBytes(one.bytes)}`);
         });
   }
+}
+
+const keyOf = (one) => `${one.rank}/${one.name}`;
+
+// Some hosts have not answered: their pictures stay as they were.
+function merged(before, now) {
+  const found = new Map([...before, ...now].map((one) => [keyOf(one), one]));
+  const order = (a, b) => a.rank - b.rank || (a.name < b.name ? -1 : a.name > b.name ? 1 : 0);
+  return [...found.values()].sort(order);
 }

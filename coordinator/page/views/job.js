@@ -105,7 +105,15 @@ export class JobView {
                  Infinity :
                  ranksPeriod(this.#known?.job.worldSize ?? 0)),
         (error) => this.#say(error.message));
-    this.picturesPolling = poll((signal) => this.pictures.ask(signal), PICTURES_MS);
+    // Once more after the end, for what was shown last.
+    let isLast = false;
+    this.picturesPolling = poll(
+        async (signal) => {
+          const ended = this.#known && hasEnded(this.#known.job);
+          await this.pictures.ask(signal);
+          isLast = ended;
+        },
+        () => this.#known && hasEnded(this.#known.job) && isLast ? Infinity : PICTURES_MS);
     // Ages and the time left go on between reports.
     this.ticking = setInterval(() => {
       if (!document.hidden) this.#later();
@@ -195,6 +203,7 @@ export class JobView {
     this.ranks.update(job, speed.stepsPerSecond);
     this.log.setGeneration(job.generation);
     this.stacks.update(job);
+    this.pictures.update(now);
     this.history.update(job, this.#events, now);
     this.about.update(job, now);
   }

@@ -1,5 +1,5 @@
-"""Item 3: the page in a browser. A job from its submission to its end, a rank that is killed, logs that follow, cancelling and who may
-not, a coordinator that goes away; keys, screen readers, colours and sizes; no error of the page, no other host."""
+"""Item 3: the page in a browser. A job from its submission to its end, the map that a job draws, a rank that is killed, logs that follow,
+cancelling and who may not, a coordinator that goes away; keys, screen readers, colours and sizes; no error of the page, no other host."""
 
 import json
 import time
@@ -37,7 +37,7 @@ def scenario(window, cluster):
     window.requests()
     for key in cluster.keys:
         window.goto(key)
-    parts = (whole_job, failure, actions, nodes, away, accessible, hosts)
+    parts = (whole_job, pictures, failure, actions, nodes, away, accessible, hosts)
     return "; ".join(part(window, cluster) for part in parts)
 
 
@@ -75,7 +75,7 @@ def whole_job(window, cluster):
     window.until(f"{POINTS} === {len(curve)}", f"{len(curve)} points")
     for name in ("loss", *curve[-1]["metrics"]):
         same_points(window, name, curve, cluster)
-    no_console_error(window, allowed=["/pictures"])
+    no_console_error(window)
     check(painted < FIRST_PAINT or skip_soak(), f"first paint after {painted:.2f} s")
     return f"first paint {painted:.2f} s, {len(curve)} points of a job from submission to end"
 
@@ -97,6 +97,29 @@ def same_points(window, name, curve, cluster):
         check(wanted is None or abs(value - wanted) < 1e-9, f"loss of step {step} is {value}, its rank reported {wanted}")
 
 
+def pictures(window, cluster):
+    """A map that is drawn anew while its rank learns, and stays after the end."""
+    job = cluster.learn()
+    open_job(window, cluster.address, job)
+    loaded = """
+        const image = document.querySelector('.picture img');
+        image?.scrollIntoView();
+        return image?.complete && image.naturalWidth > 0 && [image.naturalWidth, image.alt, image.src, image.closest('figure').innerText]"""
+    width, alt, first, caption = window.until(loaded, "geoid's map", seconds=60)
+    check(width > 200 and alt == "geoid.png of rank 0", f"an image of {width} pixels: {alt!r}")
+    check("geoid.png, rank 0" in caption and ("ago" in caption or "just now" in caption), f"the caption is {caption!r}")
+    check(window.text("#pictures-title") == "Pictures", "the heading")
+    window.until(loaded + f" && image.src !== {json.dumps(first)}", "a newer map", seconds=60)
+    cluster.end(job)
+    window.until(RUNNING + " !== 'RUNNING'", "its end", seconds=20)
+    window.goto(f"{cluster.address}/#/nodes")
+    window.until("return document.querySelector('.nodes')", "the nodes")
+    open_job(window, cluster.address, job)
+    window.until(loaded, "the map of a job that has ended", seconds=20)
+    no_console_error(window)
+    return f"a map of {width} pixels while it is learnt"
+
+
 def failure(window, cluster):
     """A rank is killed: the page names it, shows its last lines, and opens its log."""
     job = cluster.submit("fails", steps=200, pause=0.2, fails=True)
@@ -116,7 +139,7 @@ def failure(window, cluster):
     window.write("#log-search", said[:12])
     window.until("const lines = [...document.querySelectorAll('.log-line')]; return lines[0] && lines.every((l) => l.querySelector('mark'))",
                  "the lines that were searched for")
-    no_console_error(window, allowed=["/pictures"])
+    no_console_error(window)
     return "a killed rank is named with its last lines"
 
 
@@ -139,7 +162,7 @@ def actions(window, cluster):
     check("submitted" in sentence, f"refused with {sentence!r}")
     window.press("Escape")
     window.until("return !document.querySelector('dialog')", "the question is closed")
-    no_console_error(window, allowed=["403", "/pictures"])
+    no_console_error(window, allowed=["403"])
     open_job(window, cluster.address, job)
     window.until(OFFERS_CANCEL, "the button")
     window.click(".title-row .actions button:not([hidden])")
@@ -151,7 +174,7 @@ def actions(window, cluster):
     window.press("Enter")
     window.until(RUNNING + " === 'CANCELLED'", "a cancelled job", seconds=20)
     window.until("return document.querySelector('.reason').innerText.includes('enough is known')", "the reason")
-    no_console_error(window, allowed=["/pictures"])
+    no_console_error(window)
     return f"cancelled by keys, and refused to others: {sentence!r}"
 
 
@@ -176,7 +199,7 @@ def nodes(window, cluster):
     window.until("return document.querySelector('.problem:not([hidden])')?.innerText.includes('no-such-job')", "that there is no such job")
     window.goto(f"{cluster.address}/#/jobs/%")
     window.until("return document.querySelector('h1').textContent === 'There is no such page'", "that an address cannot be read")
-    no_console_error(window, allowed=["/pictures", "no-such-job"])
+    no_console_error(window, allowed=["no-such-job"])
     return "what runs where, drain and undrain"
 
 

@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 
 from clusters import SecureCluster
 from harness import ROOT, check, meshrun
@@ -61,14 +62,22 @@ class Real:
         check(found, f"meshrun page prints {line!r}, not where the page is")
         return found[0]
 
-    def _ask(self, *words):
-        code, said, err, _ = self.site.run([meshrun(), *words, *self.cluster.tls("operator")])
-        check(code == 0, f"meshrun {' '.join(map(str, words))} exited {code}: {err}")
+    def _ask(self, command, *words):
+        code, said, err, _ = self.site.run([meshrun(), command, *self.cluster.tls("operator"), *words])
+        check(code == 0, f"meshrun {command} {' '.join(map(str, words))} exited {code}: {err}")
         return said.strip()
 
     def submit(self, name, steps, pause, fails=False):
         """Its 4 ranks take so many steps, with so many seconds between them."""
         return self._ask("submit", "--nodes", 2, "--nproc", 2, "--mesh", "dp=2,spatial=2", "--name", name, self.script, steps, pause)
+
+    def learn(self):
+        """A job that draws a map of what it learns, until `end`."""
+        return self._ask("submit", "--nodes", 2, "--nproc", 1, "--name", "learns", "--job", "geoid", "--", "--steps", 1_000_000,
+                         "--hidden", 32, "--features", 16, "--batch", 256, "--no-evaluation")
+
+    def end(self, job):
+        self._ask("cancel", job)
 
     def kill(self, job, rank):
         ranks = json.loads(self._ask("describe", job, "--output", "json"))["job"]["ranks"]
@@ -113,6 +122,23 @@ class Fixture:
 
         threading.Thread(target=run, daemon=True).start()
         return job
+
+    def learn(self):
+        """A job that draws a map of what it learns, until `end`."""
+        job = self.submit("learns", steps=400, pause=0.2)
+
+        def draw():
+            while not self.cluster.jobs[job].ended:
+                at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+                for server in self._servers:
+                    server.pictures = [{"rank": 0, "name": "geoid.png", "bytes": (ROOT / "docs/geoid.png").stat().st_size, "modifiedAt": at}]
+                time.sleep(2)
+
+        threading.Thread(target=draw, daemon=True).start()
+        return job
+
+    def end(self, job):
+        self.cluster.cancel(job)
 
     def kill(self, job, rank):
         for line in LINES:

@@ -12,9 +12,10 @@ RECORDED = json.loads(pathlib.Path(__file__).with_name("recorded").joinpath("ans
 HELD = "held: 'meshrun release' lets it go on"
 ENDED = {"JOB_STATE_SUCCEEDED", "JOB_STATE_FAILED", "JOB_STATE_CANCELLED"}
 MAY = {
-    "read": ["DescribeCluster", "GetFlightRecords", "GetJob", "ListEvents", "ListJobs", "ListNodes", "ReadLogs", "WatchJob"],
+    "read": ["DescribeCluster", "GetFlightRecords", "GetJob", "ListEvents", "ListJobs", "ListNodes", "ReadLogs", "ReadPictures",
+             "WatchJob"],
     "operate": ["CancelJob", "DescribeCluster", "DrainNode", "GetFlightRecords", "GetJob", "GetStacks", "ListEvents", "ListJobs",
-                "ListNodes", "ReadLogs", "UndrainNode", "UpdateJob", "WatchJob"],
+                "ListNodes", "ReadLogs", "ReadPictures", "UndrainNode", "UpdateJob", "WatchJob"],
 }
 MAY["submit"] = [method for method in MAY["operate"] if "Node" not in method or method == "ListNodes"]
 
