@@ -11,6 +11,7 @@
 #include <variant>
 
 #include "client/http/forwarded_call.h"
+#include "client/http/redirect_page.h"
 #include "core/hash.h"
 #include "core/http/server.h"
 #include "core/mutex.h"
@@ -25,10 +26,11 @@ constexpr std::chrono::seconds kFindAgain(1);
 constexpr std::chrono::seconds kSilence(75);
 
 // What belongs to one connection, or is made anew on ours.
-bool IsOfAConnection(std::string_view name) {
+bool IsReplaced(std::string_view name) {
   static constexpr std::string_view kNames[] = {
-      "connection",   "keep-alive",       "transfer-encoding", "content-length",
-      "content-type", "content-encoding", "accept-ranges",     "vary"};
+      "connection",     "keep-alive",   "transfer-encoding",
+      "content-length", "content-type", "content-encoding",
+      "accept-ranges",  "vary",         "referrer-policy"};
   std::string lower(name);
   std::transform(lower.begin(), lower.end(), lower.begin(),
                  [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
@@ -43,11 +45,9 @@ http::Response Refused(std::string_view why) {
   return http::ErrorResponse(absl::PermissionDeniedError(std::string(why)));
 }
 
-// "127.0.0.1:40001" -> "meshrun-40001": cookies of a host are the same for all its ports.
-std::string CookieName(const std::string& host) {
-  return "meshrun-" + host.substr(host.rfind(':') + 1);
-}
+constexpr std::string_view kCookie = "meshrun-page=";
 
+// 128 bits, as letters and digits.
 absl::StatusOr<std::string> RandomKey() {
   std::array<unsigned char, 16> bytes{};
   if (::RAND_bytes(bytes.data(), bytes.size()) != 1) {
@@ -56,9 +56,8 @@ absl::StatusOr<std::string> RandomKey() {
   return HexEncode({reinterpret_cast<const char*>(bytes.data()), bytes.size()});
 }
 
-std::string PathAndQuery(const http::Request& request) {
+std::string PathAndQuery(const http::Request& request, std::string_view path) {
   std::string out;
-  std::string_view path = request.path;
   while (!path.empty()) {
     path.remove_prefix(1);
     const size_t end = std::min(path.find('/'), path.size());
@@ -85,8 +84,10 @@ class Proxy : public PageProxy {
   ~Proxy() override { Stop(); }
 
   absl::Status Begin(int port) {
-    MESHRUN_ASSIGN_OR_RETURN(const std::string key, RandomKey());
-    MESHRUN_ASSIGN_OR_RETURN(once_, RandomKey());
+    PageKey::Secrets secrets;
+    for (std::string* one : {&secrets.key, &secrets.place, &secrets.cookie, &once_}) {
+      MESHRUN_ASSIGN_OR_RETURN(*one, RandomKey());
+    }
     MESHRUN_ASSIGN_OR_RETURN(
         server_, http::Server::Start(
                      {.listen = fmt::format("127.0.0.1:{}", port),
@@ -95,7 +96,7 @@ class Proxy : public PageProxy {
                       .program = "meshrun",
                       .flag = "--port"}));
     MutexLock lock(mu_);
-    key_ = std::make_shared<PageKey>(server_->address(), key);
+    key_ = std::make_shared<PageKey>(server_->address(), std::move(secrets));
     return absl::OkStatus();
   }
 
@@ -106,6 +107,10 @@ class Proxy : public PageProxy {
   std::string url_for_once() const override {
     MutexLock lock(mu_);
     return key_->Url(once_);
+  }
+  void OnUse(std::function<void()> used) override {
+    MutexLock lock(mu_);
+    used_ = std::move(used);
   }
   void Stop() override {
     stopping_.store(true);
@@ -122,11 +127,10 @@ class Proxy : public PageProxy {
       target = target_;
     }
     if (key == nullptr) return Refused("the page is not served yet");
-    if (auto answer = key->Judge(request)) {
-      return IsFirst(request) ? key->Welcome() : *std::move(answer);
-    }
+    const auto is_first = [this](std::string_view given) { return IsFirst(given); };
+    if (auto answer = key->Judge(request, is_first)) return *std::move(answer);
     HttpCall call{.method = request.method,
-                  .path = PathAndQuery(request),
+                  .path = PathAndQuery(request, key->PathAtCoordinator(request.path)),
                   .body = request.body,
                   .timeout = kSilence};
     for (const char* name : {"content-type", "if-none-match", "accept"}) {
@@ -153,9 +157,10 @@ class Proxy : public PageProxy {
     const std::shared_ptr<ForwardedCall> forwarded = std::move(begun);
     const auto gone = [this] { return stopping_.load(); };
     MESHRUN_ASSIGN_OR_RETURN(const HttpHead head, forwarded->Head(gone));
-    http::Headers headers;
+    // The path is a secret, whatever the coordinator says.
+    http::Headers headers = {{"Referrer-Policy", "no-referrer"}};
     for (const auto& [name, value] : head.headers) {
-      if (!IsOfAConnection(name)) headers.emplace_back(name, value);
+      if (!IsReplaced(name)) headers.emplace_back(name, value);
     }
     const std::string type = head.Header("content-type");
     if (type.starts_with("text/event-stream")) {
@@ -171,12 +176,17 @@ class Proxy : public PageProxy {
                           .headers = std::move(headers)};
   }
 
-  // Whether the request has the key for one use, and is the first to have it.
-  bool IsFirst(const http::Request& request) {
-    const auto given = request.query.find("key");
-    if (given == request.query.end() || request.path != "/") return false;
-    MutexLock lock(mu_);
-    return !once_used_ && Equal(given->second, once_) && (once_used_ = true);
+  // Whether this is the key for one use, and comes for the first time.
+  bool IsFirst(std::string_view given) {
+    std::function<void()> used;
+    {
+      MutexLock lock(mu_);
+      if (once_used_ || !Equal(given, once_)) return false;
+      once_used_ = true;
+      used = std::exchange(used_, nullptr);
+    }
+    if (used != nullptr) used();
+    return true;
   }
 
   // Whether there is an address to try: a new one, or the old one once more.
@@ -199,6 +209,7 @@ class Proxy : public PageProxy {
   std::shared_ptr<PageKey> key_ MESHRUN_GUARDED_BY(mu_);
   std::string once_;
   bool once_used_ MESHRUN_GUARDED_BY(mu_) = false;
+  std::function<void()> used_ MESHRUN_GUARDED_BY(mu_);
   HttpTarget target_ MESHRUN_GUARDED_BY(mu_);
   std::chrono::steady_clock::time_point found_at_ MESHRUN_GUARDED_BY(mu_);
   const Find find_;
@@ -208,34 +219,48 @@ class Proxy : public PageProxy {
 
 }  // namespace
 
+PageKey::PageKey(std::string host, Secrets secrets)
+    : host_(std::move(host)),
+      secrets_(std::move(secrets)),
+      path_(fmt::format("/s/{}/", secrets_.place)) {}
+
 std::string PageKey::Url(const std::string& key) const {
   return fmt::format("http://{}/?key={}", host_, key);
 }
 
+// Not a redirection: a browser would send no cookie along with it, because it counts the way here,
+// for example from a file, as the way from another site.
 http::Response PageKey::Welcome() const {
-  http::Response out{.status = 303};
-  out.headers = {{"Location", "/"},
-                 {"Cache-Control", "no-store"},
-                 {"Referrer-Policy", "no-referrer"},
-                 {"Set-Cookie", fmt::format("{}={}; Path=/; HttpOnly; SameSite=Strict",
-                                            CookieName(host_), key_)}};
-  return out;
+  return {.content_type = "text/html; charset=utf-8",
+          .body = RedirectPage(path_),
+          .headers = {{"Cache-Control", "no-store"},
+                      {"Content-Security-Policy", RedirectPolicy()},
+                      {"Cross-Origin-Resource-Policy", "same-origin"},
+                      {"Referrer-Policy", "no-referrer"},
+                      {"X-Content-Type-Options", "nosniff"},
+                      {"Set-Cookie", fmt::format("{}{}; Path={}; HttpOnly; SameSite=Strict",
+                                                 kCookie, secrets_.cookie, path_)}}};
 }
 
 bool PageKey::Shows(const http::Request& request) const {
-  const std::string name = CookieName(host_) + "=";
   std::string_view cookies = request.header("cookie");
   while (!cookies.empty()) {
     const size_t end = std::min(cookies.find(';'), cookies.size());
     std::string_view one = cookies.substr(0, end);
     one.remove_prefix(std::min(one.find_first_not_of(' '), one.size()));
-    if (one.starts_with(name) && Equal(one.substr(name.size()), key_)) return true;
+    // Servers at other ports may have set cookies of the same name.
+    if (one.starts_with(kCookie) && Equal(one.substr(kCookie.size()), secrets_.cookie)) return true;
     cookies.remove_prefix(std::min(end + 1, cookies.size()));
   }
   return false;
 }
 
-std::optional<http::Response> PageKey::Judge(const http::Request& request) const {
+std::string_view PageKey::PathAtCoordinator(std::string_view path) const {
+  return path.substr(path_.size() - 1);
+}
+
+std::optional<http::Response> PageKey::Judge(const http::Request& request,
+                                             const IsGood& is_good) const {
   // Another name may lead to this address: a site's own, by DNS.
   if (request.header("host") != host_) {
     return Refused(fmt::format("this server is http://{}, and no other name is", host_));
@@ -244,13 +269,25 @@ std::optional<http::Response> PageKey::Judge(const http::Request& request) const
   if (!origin.empty() && origin != "http://" + host_) {
     return Refused("a page of another site has sent this call");
   }
-  if (request.method != "POST" && request.path == "/") {
+  if (request.method == "GET" && request.path == "/") {
     const auto given = request.query.find("key");
-    if (given != request.query.end() && Equal(given->second, key_)) return Welcome();
+    if (given != request.query.end() &&
+        (Equal(given->second, secrets_.key) || (is_good != nullptr && is_good(given->second)))) {
+      return Welcome();
+    }
   }
-  if (Shows(request)) return std::nullopt;
-  return Refused(
-      "this call has no key: open the address that 'meshrun page' has printed, with its key");
+  const bool is_below = request.path.size() >= path_.size() &&
+                        Equal(std::string_view(request.path).substr(0, path_.size()), path_);
+  if (!is_below || !Shows(request)) {
+    return Refused(
+        "this call has no key: open the address that 'meshrun page' has printed, with its key");
+  }
+  // Absent: the caller is not a browser, or an old one. "none": a person has typed the address.
+  const std::string_view site = request.header("sec-fetch-site");
+  if (!site.empty() && site != "same-origin" && site != "none") {
+    return Refused("a page of another server has sent this call");
+  }
+  return std::nullopt;
 }
 
 absl::StatusOr<std::unique_ptr<PageProxy>> PageProxy::Start(int port, HttpTarget target,

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import threading
 import time
+import urllib.request
 
 from clusters import SecureCluster
 from harness import ROOT, check, meshrun
@@ -40,6 +41,14 @@ for step in range(1, steps + 1):
 """
 
 
+def page_behind(key):
+    """Where the page is to which an address with a key leads, without the last slash."""
+    with urllib.request.urlopen(key, timeout=30) as answer:
+        found = re.search('href="(/s/[0-9a-f]{32})/"', answer.read().decode())
+    check(found, f"{key} leads nowhere")
+    return re.match("http://[^/]+", key)[0] + found[1]
+
+
 class Real:
     """A coordinator over TLS and two nodes, seen through `meshrun page` with three certificates: an operator's at `address`, a reader's at
     `reader`, and at `stranger` that of somebody who may cancel jobs of his own alone."""
@@ -51,7 +60,7 @@ class Real:
         for name, role in (("operator", "operate"), ("reader", "read"), ("stranger", "submit")):
             self.cluster.issue(name, "--role", role, "--user", name)
         self.keys = [self._door(name) for name in ("operator", "reader", "stranger")]
-        self.address, self.reader, self.stranger = (re.match("http://[^/]+", key)[0] for key in self.keys)
+        self.address, self.reader, self.stranger = (page_behind(key) for key in self.keys)
 
     def _door(self, name):
         """The address with its key that `meshrun page` prints, called with this certificate."""

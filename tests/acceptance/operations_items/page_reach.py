@@ -50,7 +50,7 @@ def accessible(window, cluster):
 
 def plant(window, script, cluster):
     """A fault is found."""
-    window.goto(cluster.address)
+    window.goto(f"{cluster.address}/")
     window.script("document.querySelector('main').append(Object.assign(document.createElement('img'), {src: 'icon.svg'}))")
     check("image-alt" in str(faults(window, script)), "axe-core does not find a picture without a text")
 

@@ -18,12 +18,15 @@ namespace meshrun::client {
 namespace {
 
 using meshrun::testing::TemporaryDirectory;
+using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::Not;
 using ::testing::StartsWith;
 
 constexpr char kHost[] = "127.0.0.1:40001";
+constexpr char kCookie[] = "meshrun-page=cafe";
 const PageKey& Key() {
-  static const PageKey key(kHost, "c0ffee");
+  static const PageKey key(kHost, {.key = "c0ffee", .place = "5eed", .cookie = "cafe"});
   return key;
 }
 
@@ -34,52 +37,122 @@ http::Request Asked(const std::string& path, std::multimap<std::string, std::str
   return out;
 }
 
-TEST(PageKeyTest, TheAddressWithTheKeyGivesTheCookie) {
-  EXPECT_EQ(Key().Url(), "http://127.0.0.1:40001/?key=c0ffee");
-  http::Request request = Asked("/", {});
-  request.query.emplace("key", "c0ffee");
-  const auto answer = Key().Judge(request);
-  ASSERT_TRUE(answer.has_value());
-  EXPECT_EQ(answer->status, 303);
-  std::map<std::string, std::string> headers(answer->headers.begin(), answer->headers.end());
-  EXPECT_EQ(headers["Location"], "/");
-  EXPECT_EQ(headers["Set-Cookie"], "meshrun-40001=c0ffee; Path=/; HttpOnly; SameSite=Strict");
+http::Request AskedWithKey(const std::string& key,
+                           std::multimap<std::string, std::string> headers = {}) {
+  http::Request out = Asked("/", std::move(headers));
+  out.query.emplace("key", key);
+  return out;
 }
 
-TEST(PageKeyTest, OnlyTheCookieLetsACallThrough) {
-  EXPECT_FALSE(Key().Judge(Asked("/api/v1/me", {{"cookie", "meshrun-40001=c0ffee"}})).has_value());
-  EXPECT_FALSE(Key().Judge(Asked("/", {{"cookie", "a=b; meshrun-40001=c0ffee; c=d"}})).has_value());
-  for (const char* cookie : {"", "meshrun-40001=", "meshrun-40001=c0ffef", "meshrun-40001=c0ffee0",
-                             "meshrun-40002=c0ffee", "xmeshrun-40001=c0ffee", ";;;"}) {
-    const auto answer = Key().Judge(Asked("/api/v1/me", {{"cookie", cookie}}));
-    ASSERT_TRUE(answer.has_value()) << cookie;
-    EXPECT_EQ(answer->status, 403) << cookie;
+// Whether the call is passed on; else it must be refused.
+bool Passes(const http::Request& request) {
+  const auto answer = Key().Judge(request);
+  EXPECT_EQ(answer.has_value() ? answer->status : 403, 403);
+  return !answer.has_value();
+}
+
+TEST(PageKeyTest, TheAddressWithTheKeyGivesTheCookieOfASecretPath) {
+  EXPECT_EQ(Key().Url(), "http://127.0.0.1:40001/?key=c0ffee");
+  // A browser comes from a file, which is another site to it.
+  const auto answer = Key().Judge(AskedWithKey("c0ffee", {{"sec-fetch-site", "cross-site"}}));
+  ASSERT_TRUE(answer.has_value());
+  // Not a redirection: a browser that another site sent here would follow it without the cookie.
+  EXPECT_EQ(answer->status, 200);
+  std::map<std::string, std::string> headers(answer->headers.begin(), answer->headers.end());
+  EXPECT_EQ(headers["Set-Cookie"], "meshrun-page=cafe; Path=/s/5eed/; HttpOnly; SameSite=Strict");
+  EXPECT_EQ(headers["Cache-Control"], "no-store");
+  EXPECT_EQ(headers["Referrer-Policy"], "no-referrer");
+  EXPECT_THAT(headers["Content-Security-Policy"],
+              AllOf(HasSubstr("default-src 'none'"), HasSubstr("script-src 'sha256-"),
+                    HasSubstr("frame-ancestors 'none'")));
+  EXPECT_THAT(answer->body, AllOf(HasSubstr("href=\"/s/5eed/\""), Not(HasSubstr("c0ffee")),
+                                  Not(HasSubstr("cafe"))));
+}
+
+TEST(PageKeyTest, OnlyTheCookieAtTheSecretPathLetsACallThrough) {
+  EXPECT_TRUE(Passes(Asked("/s/5eed/api/v1/me", {{"cookie", kCookie}})));
+  EXPECT_TRUE(Passes(Asked("/s/5eed/", {{"cookie", "a=b; meshrun-page=cafe; c=d"}})));
+  for (const char* cookie :
+       {"", "meshrun-page=", "meshrun-page=c0ffef", "meshrun-page=cafe0", "meshrun-pag=cafe",
+        "xmeshrun-page=cafe", "5eed", "meshrun-page=c0ffee", ";;;"}) {
+    EXPECT_FALSE(Passes(Asked("/s/5eed/api/v1/me", {{"cookie", cookie}}))) << cookie;
+  }
+  // The key without the path opens nothing.
+  for (const char* path : {"/", "/api/v1/me", "/s/5eed", "/s/5eee/api/v1/me", "/s//api/v1/me",
+                           "/s/5eed0/api/v1/me", "/x/s/5eed/api/v1/me", "//s/5eed/"}) {
+    EXPECT_FALSE(Passes(Asked(path, {{"cookie", kCookie}}))) << path;
+  }
+}
+
+TEST(PageKeyTest, TheCoordinatorSeesThePathBelowTheSecretOne) {
+  EXPECT_EQ(Key().PathAtCoordinator("/s/5eed/"), "/");
+  EXPECT_EQ(Key().PathAtCoordinator("/s/5eed/api/v1/jobs/a b"), "/api/v1/jobs/a b");
+}
+
+// A server at another port may set cookies of this host, for all paths. They come before or after
+// the right one, and lock nobody out.
+TEST(PageKeyTest, AForeignCookieOfTheSameNameIsPassedOver) {
+  for (const char* cookies : {"meshrun-page=evil; meshrun-page=cafe",
+                              "meshrun-page=cafe; meshrun-page=evil", "=; meshrun-page=cafe"}) {
+    EXPECT_TRUE(Passes(Asked("/s/5eed/api/v1/me", {{"cookie", cookies}}))) << cookies;
   }
 }
 
 TEST(PageKeyTest, AWrongKeyGivesNoCookie) {
-  http::Request request = Asked("/", {});
-  request.query.emplace("key", "guess");
-  EXPECT_EQ(Key().Judge(request)->status, 403);
+  EXPECT_FALSE(Passes(AskedWithKey("guess")));
+  // Neither the path nor the cookie is the key.
+  EXPECT_FALSE(Passes(AskedWithKey("5eed")));
+  EXPECT_FALSE(Passes(AskedWithKey("cafe")));
+}
+
+TEST(PageKeyTest, AKeyForOneUseIsAskedAboutOnlyWhereTheCallMayUseIt) {
+  int asked = 0;
+  const auto judge = [&](const http::Request& request) {
+    return Key()
+        .Judge(request, [&](std::string_view key) { return ++asked > 0 && key == "once"; })
+        ->status;
+  };
+  EXPECT_EQ(judge(AskedWithKey("once")), 200);
+  EXPECT_EQ(asked, 1);
+  EXPECT_EQ(judge(AskedWithKey("guess")), 403);
+  EXPECT_EQ(asked, 2);
+  // These neither open the page nor use the key up.
+  EXPECT_EQ(judge(AskedWithKey("once", {{"origin", "http://127.0.0.1:40002"}})), 403);
+  http::Request request = AskedWithKey("once");
+  request.headers.erase("host");
+  request.headers.emplace("host", "evil.example:40001");
+  EXPECT_EQ(judge(request), 403);
+  for (const char* method : {"POST", "HEAD"}) {
+    request = AskedWithKey("once");
+    request.method = method;
+    EXPECT_EQ(judge(request), 403) << method;
+  }
+  EXPECT_EQ(asked, 2);
 }
 
 TEST(PageKeyTest, AnotherNameForThisAddressIsRefused) {
-  http::Request request = Asked("/api/v1/me", {{"cookie", "meshrun-40001=c0ffee"}});
+  http::Request request = Asked("/s/5eed/api/v1/me", {{"cookie", kCookie}});
   for (const char* host : {"evil.example:40001", "127.0.0.1:40002", "localhost:40001", ""}) {
     request.headers.erase("host");
     request.headers.emplace("host", host);
-    EXPECT_EQ(Key().Judge(request)->status, 403) << host;
+    EXPECT_FALSE(Passes(request)) << host;
   }
 }
 
 TEST(PageKeyTest, APageOfAnotherSiteIsRefused) {
-  const auto ask = [](const char* origin) {
-    return Key().Judge(
-        Asked("/api/v1/me", {{"cookie", "meshrun-40001=c0ffee"}, {"origin", origin}}));
+  const auto passes = [](const char* header, const char* value) {
+    return Passes(Asked("/s/5eed/api/v1/me", {{"cookie", kCookie}, {header, value}}));
   };
-  EXPECT_FALSE(ask("http://127.0.0.1:40001").has_value());
-  for (const char* origin : {"http://evil.example", "null", "https://127.0.0.1:40001"}) {
-    EXPECT_EQ(ask(origin)->status, 403) << origin;
+  EXPECT_TRUE(passes("origin", "http://127.0.0.1:40001"));
+  for (const char* origin :
+       {"http://evil.example", "http://127.0.0.1:40002", "null", "https://127.0.0.1:40001"}) {
+    EXPECT_FALSE(passes("origin", origin)) << origin;
+  }
+  EXPECT_TRUE(passes("sec-fetch-site", "same-origin"));
+  EXPECT_TRUE(passes("sec-fetch-site", "none"));
+  // Browsers count all ports of a host as one site.
+  for (const char* site : {"same-site", "cross-site"}) {
+    EXPECT_FALSE(passes("sec-fetch-site", site)) << site;
   }
 }
 
@@ -134,10 +207,26 @@ class ProxyTest : public ::testing::Test {
     auto proxy = PageProxy::Start(0, Target(), [this] { return Target(); });
     EXPECT_TRUE(proxy.ok()) << proxy.status();
     proxy_ = *std::move(proxy);
-    const std::string url = proxy_->url();
+    door_ = Enter(*proxy_);
+  }
+  // What a browser knows once it has opened the address.
+  struct Door {
+    std::string host;
+    std::string path;
+    std::string cookie;
+  };
+  static Door Enter(const PageProxy& proxy) {
+    const std::string url = proxy.url();
     const size_t key = url.find("/?key=");
-    host_ = url.substr(7, key - 7);
-    cookie_ = "meshrun-" + host_.substr(host_.rfind(':') + 1) + "=" + url.substr(key + 6);
+    Door out{.host = url.substr(7, key - 7), .path = "", .cookie = ""};
+    httplib::Client client(("http://" + out.host).c_str());
+    const auto welcome = client.Get(url.substr(key).c_str());
+    EXPECT_TRUE(welcome) << httplib::to_string(welcome.error());
+    const std::string cookie = welcome->get_header_value("Set-Cookie");
+    out.cookie = cookie.substr(0, cookie.find(';'));
+    const size_t path = cookie.find("Path=") + 5;
+    out.path = cookie.substr(path, cookie.find(';', path) - path - 1);
+    return out;
   }
   HttpTarget Target() { return {.address = "unix:" + (directory_ / "http.sock"), .security = {}}; }
   http::Answer Answer(const http::Request& request) {
@@ -157,11 +246,14 @@ class ProxyTest : public ::testing::Test {
                           .body = text,
                           .headers = {{"ETag", "\"7\""}}};
   }
-  httplib::Client Browser() {
-    httplib::Client client(("http://" + host_).c_str());
-    client.set_default_headers({{"Cookie", cookie_}});
+  static httplib::Client BrowserAt(const Door& door) {
+    httplib::Client client(("http://" + door.host).c_str());
+    client.set_default_headers({{"Cookie", door.cookie}});
     return client;
   }
+  httplib::Client Browser() { return BrowserAt(door_); }
+  httplib::Client Stranger() { return httplib::Client(("http://" + door_.host).c_str()); }
+  std::string At(const std::string& path) { return door_.path + path; }
 
   TemporaryDirectory directory_;
   // Before each answer.
@@ -169,25 +261,24 @@ class ProxyTest : public ::testing::Test {
   std::atomic<int> closed_{0};
   std::unique_ptr<http::Server> upstream_;
   std::unique_ptr<PageProxy> proxy_;
-  std::string host_;
-  std::string cookie_;
+  Door door_;
 };
 
 TEST_F(ProxyTest, PassesCallsOnAsTheyAre) {
   auto browser = Browser();
-  const auto get = browser.Get("/api/v1/jobs/a%20b?user=x%26y&state=RUNNING");
+  const auto get = browser.Get(At("/api/v1/jobs/a%20b?user=x%26y&state=RUNNING"));
   ASSERT_TRUE(get) << httplib::to_string(get.error());
   EXPECT_EQ(get->body, "GET /api/v1/jobs/a b state=RUNNING user=x&y  ");
   EXPECT_EQ(get->get_header_value("ETag"), "\"7\"");
   EXPECT_EQ(get->get_header_value("Content-Type"), "application/json");
-  const auto post = browser.Post("/teapot", R"({"now": true})", "application/json");
+  const auto post = browser.Post(At("/teapot"), R"({"now": true})", "application/json");
   ASSERT_TRUE(post);
   EXPECT_EQ(post->status, 418);
   EXPECT_EQ(post->body, R"(POST /teapot application/json {"now": true})");
 }
 
 TEST_F(ProxyTest, WithoutTheKeyNothingIsPassedOn) {
-  httplib::Client stranger(("http://" + host_).c_str());
+  auto stranger = Stranger();
   const auto answer = stranger.Get("/api/v1/jobs");
   ASSERT_TRUE(answer);
   EXPECT_EQ(answer->status, 403);
@@ -195,30 +286,53 @@ TEST_F(ProxyTest, WithoutTheKeyNothingIsPassedOn) {
 }
 
 TEST_F(ProxyTest, APackedBodyIsNotUnpacked) {
-  httplib::Client stranger(("http://" + host_).c_str());
+  auto stranger = Stranger();
   const auto answer = stranger.Post("/api/v1/jobs/a/cancel", {{"Content-Encoding", "gzip"}},
                                     "\x1f\x8b", "application/json");
   ASSERT_TRUE(answer) << httplib::to_string(answer.error());
   EXPECT_EQ(answer->status, 415);
 }
 
-TEST_F(ProxyTest, TheAddressOnACommandLineIsGoodForOneUse) {
-  const std::string path = proxy_->url_for_once().substr(7 + host_.size());
-  httplib::Client browser(("http://" + host_).c_str());
+TEST_F(ProxyTest, AnswersTellNoOtherServerWhereThePageIs) {
+  const auto answer = Browser().Get(At("/api/v1/me"));
+  ASSERT_TRUE(answer);
+  EXPECT_EQ(answer->get_header_value("Referrer-Policy"), "no-referrer");
+}
+
+TEST_F(ProxyTest, KeysAndPathsAreOfOneProxyAlone) {
+  const auto other = PageProxy::Start(0, Target(), [this] { return Target(); });
+  ASSERT_TRUE(other.ok()) << other.status();
+  const Door there = Enter(**other);
+  EXPECT_EQ(there.path.size(), std::string("/s/").size() + 32);
+  EXPECT_NE(there.path, door_.path);
+  EXPECT_NE(there.cookie, door_.cookie);
+  EXPECT_EQ(BrowserAt(there).Get(At("/api/v1/me"))->status, 403);
+  EXPECT_EQ(Browser().Get(At("/api/v1/me"))->status, 200);
+}
+
+TEST_F(ProxyTest, TheAddressForOneUseIsGoodForOneUse) {
+  int used = 0;
+  proxy_->OnUse([&] { ++used; });
+  const std::string path = proxy_->url_for_once().substr(7 + door_.host.size());
+  EXPECT_EQ(proxy_->url().find(path), std::string::npos);
+  auto browser = Stranger();
   const auto first = browser.Get(path.c_str());
   ASSERT_TRUE(first);
-  EXPECT_EQ(first->status, 303);
-  EXPECT_THAT(first->get_header_value("Set-Cookie"), StartsWith(cookie_ + ";"));
+  EXPECT_EQ(first->status, 200);
+  EXPECT_THAT(first->get_header_value("Set-Cookie"), StartsWith(door_.cookie + "; "));
+  EXPECT_EQ(used, 1);
   const auto second = browser.Get(path.c_str());
   ASSERT_TRUE(second);
   EXPECT_EQ(second->status, 403);
+  EXPECT_EQ(second->get_header_value("Set-Cookie"), "");
   EXPECT_EQ(browser.Get("/")->status, 403);
+  EXPECT_EQ(used, 1);
 }
 
 TEST_F(ProxyTest, AStreamIsPassedOnAndEndsWithItsReader) {
   auto browser = Browser();
   size_t bytes = 0;
-  browser.Get("/stream", [&](const char*, size_t size) {
+  browser.Get(At("/stream"), [&](const char*, size_t size) {
     bytes += size;
     return bytes < 10'000;
   });
@@ -228,7 +342,7 @@ TEST_F(ProxyTest, AStreamIsPassedOnAndEndsWithItsReader) {
 
 TEST_F(ProxyTest, ACoordinatorThatIsAwayIsAnError) {
   upstream_.reset();
-  const auto answer = Browser().Get("/api/v1/jobs");
+  const auto answer = Browser().Get(At("/api/v1/jobs"));
   ASSERT_TRUE(answer);
   EXPECT_EQ(answer->status, 503);
   EXPECT_THAT(answer->body, HasSubstr("does not answer"));
@@ -243,12 +357,8 @@ TEST_F(ProxyTest, GoesToTheCoordinatorThatLeadsNow) {
   const HttpTarget before{.address = (*standby)->address(), .security = {}};
   const auto proxy = PageProxy::Start(0, before, [this] { return Target(); });
   ASSERT_TRUE(proxy.ok()) << proxy.status();
-  const std::string url = (*proxy)->url();
-  const size_t key = url.find("/?key=");
-  httplib::Client browser(url.substr(0, key).c_str());
-  browser.set_default_headers(
-      {{"Cookie", "meshrun-" + url.substr(17, key - 17) + "=" + url.substr(key + 6)}});
-  const auto answer = browser.Get("/api/v1/me");
+  const Door door = Enter(**proxy);
+  const auto answer = BrowserAt(door).Get(door.path + "/api/v1/me");
   ASSERT_TRUE(answer);
   EXPECT_EQ(answer->status, 200) << answer->body;
 }
@@ -260,7 +370,7 @@ TEST_F(ProxyTest, StopEndsCallsThatTheCoordinatorDoesNotAnswer) {
     asked = true;
     meshrun::testing::Eventually([&] { return goes_on.load(); });
   };
-  std::thread reader([&] { Browser().Get("/api/v1/jobs"); });
+  std::thread reader([&] { Browser().Get(At("/api/v1/jobs")); });
   EXPECT_TRUE(meshrun::testing::Eventually([&] { return asked.load(); }));
   const auto before = std::chrono::steady_clock::now();
   proxy_->Stop();
@@ -273,7 +383,7 @@ TEST_F(ProxyTest, StopEndsStreams) {
   auto browser = Browser();
   std::atomic<bool> begun{false};
   std::thread reader([&] {
-    browser.Get("/stream", [&](const char*, size_t) {
+    browser.Get(At("/stream"), [&](const char*, size_t) {
       begun = true;
       return true;
     });
