@@ -9,6 +9,7 @@
 #include "client/cli/context.h"
 #include "client/cli/coordinator_http.h"
 #include "client/http/page_proxy.h"
+#include "client/http/redirect_page.h"
 #include "core/exit_codes.h"
 #include "core/os/process.h"
 
@@ -22,16 +23,36 @@ struct PageFlags {
   bool no_open = false;
 };
 
-// Where there is a screen.
-void OpenBrowser(const std::string& url) {
-  const bool has_screen =
-      std::getenv("DISPLAY") != nullptr || std::getenv("WAYLAND_DISPLAY") != nullptr;
-  if (!has_screen) return;
+bool HasScreen() {
+  return std::getenv("DISPLAY") != nullptr || std::getenv("WAYLAND_DISPLAY") != nullptr;
+}
+
+// By a file, because every user of this machine can read command lines. Null: no browser was
+// started.
+std::shared_ptr<const RedirectFile> OpenBrowser(PageProxy& proxy, const std::string& place) {
+  auto written = RedirectFile::Write(proxy.url_for_once() + place);
+  if (!written.ok()) {
+    Say(fmt::format("{}; or open the address in a browser yourself",
+                    std::string(written.status().message())));
+    return nullptr;
+  }
+  const auto file = std::make_shared<const RedirectFile>(*std::move(written));
+  proxy.OnUse([file] { file->Remove(); });
+  const char* search = std::getenv("PATH");
+  const auto xdg_open = os::FindCommand("xdg-open", "/", search == nullptr ? "" : search);
   const int null = ::open("/dev/null", O_WRONLY | O_CLOEXEC);
   const os::UniqueFd silent(null);
   // The browser goes on after this command.
-  const auto pid = os::Spawn({.argv = {"xdg-open", url}, .stdout_fd = null, .stderr_fd = null});
-  if (!pid.ok()) Say("there is no xdg-open here: open the address in a browser yourself");
+  if (xdg_open.ok() && os::Spawn({.argv = {*xdg_open, file->path()},
+                                  .stdout_fd = null,
+                                  .stderr_fd = null,
+                                  .owns_session = false})
+                           .ok()) {
+    return file;
+  }
+  Say("there is no xdg-open here: open the address in a browser yourself");
+  file->Remove();
+  return nullptr;
 }
 
 int Run(const PageFlags& flags) {
@@ -53,9 +74,10 @@ int Run(const PageFlags& flags) {
   fmt::print("{}{}\n", (*proxy)->url(), place);
   FlushOutput();
   Say("the page is at this address of this machine, for you alone; Ctrl-C ends it");
-  if (!flags.no_open) OpenBrowser((*proxy)->url_for_once() + place);
+  const auto file = !flags.no_open && HasScreen() ? OpenBrowser(**proxy, place) : nullptr;
   os::WaitForTerminationSignal();
   (*proxy)->Stop();
+  if (file != nullptr) file->Remove();
   return kExitOk;
 }
 

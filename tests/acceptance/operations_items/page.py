@@ -7,9 +7,10 @@ import urllib.parse
 
 from harness import check, not_applicable, passed, skip_soak
 from operations_items.page_clusters import UNITS, Cluster, Fixture, Real, serving
+from operations_items.page_door import door
 from operations_items.page_reach import accessible
 from operations_items.page_speed import FIRST_PAINT, speed
-from operations_items.page_views import RUNNING, SIZES, api, open_job
+from operations_items.page_views import RUNNING, SIZES, api, no_console_error, open_job
 from operations_items.page_windows import windows
 from webdriver import Missing, browser
 
@@ -27,25 +28,18 @@ def run(site):
 
 def show(site, window):
     window.size(*SIZES["wide"])
-    said = [units(site, window), windows(window), scenario(window, Real(site))]
+    said = [units(site, window), windows(window), scenario(window, Real(site), door)]
     if not skip_soak():
         said += ["a fixture: " + scenario(window, Fixture(site.cleanup)), speed(window)]
     return passed("; ".join(said), left_out="axe-core, 100 jobs and 1,000 ranks")
 
 
-def scenario(window, cluster):
+def scenario(window, cluster, *more):
     window.requests()
     for key in cluster.keys:
         window.goto(key)
-    parts = (whole_job, pictures, failure, actions, nodes, away, accessible, hosts)
+    parts = (whole_job, pictures, failure, actions, nodes, away, accessible, hosts, *more)
     return "; ".join(part(window, cluster) for part in parts)
-
-
-def no_console_error(window, allowed=()):
-    """Of the page's own; a request that the coordinator refuses is in the console too."""
-    said = [entry["message"] for entry in window.log("browser") if entry["level"] == "SEVERE"]
-    wrong = [text for text in said if not any(part in text for part in allowed)]
-    check(not wrong, f"the console has {wrong[:3]}")
 
 
 def units(site, window):
