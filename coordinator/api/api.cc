@@ -263,7 +263,7 @@ absl::StatusOr<http::Answer> Api::Run(const http::Request& request, const Match&
       all = AllPictures(stream, {In(options_.list_pictures_within), request.gone});
       break;
     case AnswerKind::kLogPieces:
-      all = AllLogs(stream, patience);
+      all = AllLogs(stream, static_cast<const v1::ReadLogsRequest&>(*message), patience);
       break;
     case AnswerKind::kStacks:
       all = AllStacks(stream, patience);

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "coordinator/api/log_cursor.h"
 #include "core/json/read_json.h"
 #include "core/parse_integer.h"
 #include "core/status.h"
@@ -130,8 +131,13 @@ const FieldDescriptor& FieldOf(const Message& request, std::string_view name) {
   return *request.GetDescriptor()->FindFieldByName(std::string(name));
 }
 
+bool IsLogCursor(const FieldDescriptor& field) {
+  return field.message_type() == v1::LogPosition::descriptor();
+}
+
 absl::Status FillQuery(const Route& route, const Query& query, Message* request) {
   std::map<std::string_view, int> seen;
+  const std::string* cursor = nullptr;
   for (const auto& [name, value] : query) {
     const auto known = std::find_if(route.query.begin(), route.query.end(),
                                     [&](const Parameter& one) { return one.name == name; });
@@ -144,12 +150,18 @@ absl::Status FillQuery(const Route& route, const Query& query, Message* request)
     }
     if (known->field.empty()) continue;
     const FieldDescriptor& field = FieldOf(*request, known->field);
-    if (++seen[known->name] > 1 && !field.is_repeated()) {
+    if (++seen[known->name] > 1 && (!field.is_repeated() || IsLogCursor(field))) {
       return absl::InvalidArgumentError(fmt::format("{} stands twice in the query", name));
     }
-    MESHRUN_RETURN_IF_ERROR(SetValue(name, field, value, request));
+    if (IsLogCursor(field)) {
+      cursor = &value;
+    } else {
+      MESHRUN_RETURN_IF_ERROR(SetValue(name, field, value, request));
+    }
   }
-  return absl::OkStatus();
+  // Last: it is compared with the others.
+  if (cursor == nullptr) return absl::OkStatus();
+  return ReadLogCursor(*cursor, static_cast<v1::ReadLogsRequest*>(request));
 }
 
 }  // namespace

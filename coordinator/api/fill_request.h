@@ -7,6 +7,7 @@
 //   enumeration       RUNNING or JOB_STATE_RUNNING, in any case; several in a list, or by commas
 //   time              2026-11-23T07:15:00Z
 //   list of numbers   0,4-7
+//   place in logs     2.0o1048576: log_cursor.h
 #pragma once
 
 #include <google/protobuf/message.h>

@@ -39,6 +39,7 @@ LogPieces::Json Piece(int rank, int stream, uint64_t generation, uint64_t offset
 
 LogPieces::Json LogPieces::Add(const v1::ReadLogsResponse& answer) {
   const Stream stream{answer.rank(), answer.stream(), answer.generation()};
+  ends_[stream] = answer.offset() + answer.data().size();
   Held held;
   if (const auto found = held_.find(stream); found != held_.end()) {
     held = std::move(found->second);
@@ -64,6 +65,18 @@ std::vector<LogPieces::Json> LogPieces::Rest() {
   for (const auto& [stream, held] : std::exchange(held_, {})) {
     const auto& [rank, kind, generation] = stream;
     out.push_back(Piece(rank, kind, generation, held.offset, 0, held.bytes));
+  }
+  return out;
+}
+
+std::vector<v1::LogPosition> LogPieces::Ends() const {
+  std::vector<v1::LogPosition> out;
+  for (const auto& [stream, end] : ends_) {
+    const auto held = held_.find(stream);
+    v1::LogPosition& position = out.emplace_back();
+    position.set_rank(std::get<0>(stream));
+    position.set_stream(static_cast<v1::LogStream>(std::get<1>(stream)));
+    position.set_offset(held == held_.end() ? end : held->second.offset);
   }
   return out;
 }

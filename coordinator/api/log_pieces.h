@@ -21,6 +21,8 @@ class LogPieces {
   Json Add(const v1::ReadLogsResponse& answer);
   // What has no rest: streams that end within a character.
   std::vector<Json> Rest();
+  // Where each stream goes on after its pieces, by rank.
+  std::vector<v1::LogPosition> Ends() const;
 
  private:
   struct Held {
@@ -30,6 +32,8 @@ class LogPieces {
   using Stream = std::tuple<int, int, uint64_t>;
   // The beginning of a character at the end of each stream.
   std::map<Stream, Held> held_;
+  // Offset after what has been added of each stream.
+  std::map<Stream, uint64_t> ends_;
 };
 
 }  // namespace meshrun::coordinator

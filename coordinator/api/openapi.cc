@@ -77,6 +77,9 @@ SchemaJson ParameterSchema(const FieldDescriptor& field, Schemas& schemas) {
   if (field.is_repeated() && field.cpp_type() == FieldDescriptor::CPPTYPE_INT32) {
     return {{"type", "string"}, {"pattern", R"(^[0-9]+(-[0-9]+)?(,[0-9]+(-[0-9]+)?)*$)"}};
   }
+  if (field.is_repeated() && field.cpp_type() == FieldDescriptor::CPPTYPE_MESSAGE) {
+    return {{"type", "string"}, {"pattern", R"(^[0-9]+(\.[0-9]+[oe][0-9]+)*$)"}};
+  }
   SchemaJson out = schemas.Of(field);
   out.erase("description");
   if (field.cpp_type() == FieldDescriptor::CPPTYPE_ENUM) {
@@ -130,10 +133,14 @@ SchemaJson AnswerSchema(const Route& route, const MethodDescriptor* method,
     case AnswerKind::kDocument:
       return {{"type", "object"}};
     case AnswerKind::kLogPieces:
-      return Object({{"pieces", List({{"$ref", "#/components/schemas/LogPiece"}})},
-                     {"more", More("There is more: follow it.")},
-                     {"problem", Text("Why some of the output could not be read.")}},
-                    {"problem"});
+      return Object(
+          {{"pieces", List({{"$ref", "#/components/schemas/LogPiece"}})},
+           {"more", More("There is more now: ask for it with `next`.")},
+           {"next", Text("The place after this output, for `after` of the next call. Absent: "
+                         "there is no output yet, or so many ranks have some that their places "
+                         "have no room: ask for fewer ranks.")},
+           {"problem", Text("Why some of the output could not be read.")}},
+          {"next", "problem"});
     case AnswerKind::kStacks:
       return Object({{"stacks", List(message("meshrun.v1.RankStack"))},
                      {"generation", Count()},

@@ -16,6 +16,9 @@ std::vector<Parameter> LogQuery() {
       {"stream", "streams", "Only this stream: stdout or stderr."},
       {"tail", "tail_lines", "Only the last so many lines of each stream as it is now."},
       {"generation", "generation", "Output of this generation; 0: of the current one."},
+      {"after", "positions",
+       "Only output after this place: `next` of the last answer. `tail` counts only for streams "
+       "that have no place in it."},
   };
 }
 
@@ -86,7 +89,7 @@ std::vector<Route> MakeRoutes() {
        .answer = AnswerKind::kLogPieces,
        .path_parameters = {kJob},
        .query = LogQuery(),
-       .summary = "Output of a job's ranks as it is now, at most 1 MiB"},
+       .summary = "Output of a job's ranks as it is now, in pages of about 1 MiB"},
       {.http = "GET",
        .path = "/jobs/{job}/logs/follow",
        .method = "/meshrun.v1.JobService/ReadLogs",

@@ -6,10 +6,12 @@
 #include <functional>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <utility>
 #include <vector>
 
 #include "coordinator/api/flight_sentence.h"
+#include "coordinator/api/log_cursor.h"
 #include "coordinator/api/log_pieces.h"
 #include "core/json/json.h"
 #include "core/picture_name.h"
@@ -48,6 +50,23 @@ absl::StatusOr<bool> Collect(const std::shared_ptr<LocalStream>& stream, const P
   return false;
 }
 
+constexpr const char* kTooManyRanks =
+    "so many ranks have written output that their places have no room in `next`: ask for fewer "
+    "ranks at a time, for example ranks=0-63";
+
+// Where each stream goes on: after its pieces, else where it began.
+std::vector<v1::LogPosition> Places(const v1::ReadLogsRequest& request, const LogPieces& pieces) {
+  std::map<std::pair<int, int>, v1::LogPosition> places;
+  const auto add = [&](const v1::LogPosition& place) {
+    places[{place.rank(), place.stream()}] = place;
+  };
+  for (const v1::LogPosition& place : request.positions()) add(place);
+  for (const v1::LogPosition& place : pieces.Ends()) add(place);
+  std::vector<v1::LogPosition> out;
+  for (auto& [stream, place] : places) out.push_back(std::move(place));
+  return out;
+}
+
 // How much room is left for answers of ranks.
 class Room {
  public:
@@ -65,21 +84,34 @@ class Room {
 }  // namespace
 
 absl::StatusOr<std::string> AllLogs(const std::shared_ptr<LocalStream>& stream,
-                                    const Patience& patience) {
+                                    const v1::ReadLogsRequest& request, const Patience& patience) {
   LogPieces pieces;
   Json list = Json::array();
   size_t bytes = 0;
+  uint64_t generation = request.generation();
   const absl::StatusOr<bool> all = Collect(stream, patience, [&](const Message& answer) {
     const auto& piece = static_cast<const v1::ReadLogsResponse&>(answer);
     bytes += piece.data().size();
+    generation = piece.generation();
     if (Json json = pieces.Add(piece); !json.is_null()) list.push_back(std::move(json));
     return bytes < kMostLogBytes;
   });
-  for (Json& json : pieces.Rest()) list.push_back(std::move(json));
+  const bool more = all.ok() && !*all;
+  // The next page begins with a character that this one would cut.
+  if (!more) {
+    for (Json& json : pieces.Rest()) list.push_back(std::move(json));
+  }
   if (!all.ok() && list.empty()) return all.status();
-  Json out{{"pieces", std::move(list)}, {"more", all.ok() && !*all}};
-  // Files are missing here: what came of the others stays valid.
-  if (!all.ok()) out["problem"] = std::string(all.status().message());
+  Json out{{"pieces", std::move(list)}, {"more", more}};
+  std::optional<std::string> next;
+  if (generation != 0) next = WriteLogCursor(generation, Places(request, pieces));
+  if (next) out["next"] = *std::move(next);
+  if (!all.ok()) {
+    // Files are missing here: what came of the others stays valid.
+    out["problem"] = std::string(all.status().message());
+  } else if (more && !out.contains("next")) {
+    out["problem"] = kTooManyRanks;
+  }
   return Line(out);
 }
 

@@ -12,6 +12,7 @@
 
 #include "absl/status/statusor.h"
 #include "coordinator/api/local_call.h"
+#include "meshrun/v1/job_service.pb.h"
 
 namespace meshrun::coordinator {
 
@@ -24,9 +25,10 @@ inline constexpr size_t kMostRecordBytes = 1 << 20;
 // Each leaves the stream, whose answers are those of the method. Errors: the call's;
 // those of AwaitPatiently.
 
-// ReadLogs: {"pieces": [...], "more": false}, and "problem" where some could not be read.
+// ReadLogs: {"pieces": [...], "more": false, "next": "2.0o4096"}, and "problem" where some could
+// not be read. `request` is the call's.
 absl::StatusOr<std::string> AllLogs(const std::shared_ptr<LocalStream>& stream,
-                                    const Patience& patience);
+                                    const v1::ReadLogsRequest& request, const Patience& patience);
 // GetStacks: {"stacks": [...], "generation": 2, "more": false}, by rank.
 absl::StatusOr<std::string> AllStacks(const std::shared_ptr<LocalStream>& stream,
                                       const Patience& patience);

@@ -413,9 +413,10 @@ void StateMachine::ReadLogs(uint64_t call_id, const v1::ReadLogsRequest& request
       source.open.set_rank(named ? process.process_rank() : rank);
       source.open.set_stream(static_cast<v1::LogStream>(stream));
       source.open.set_follow(request.follow());
-      if (request.has_tail_lines()) source.open.set_tail_lines(request.tail_lines());
       if (const auto position = positions.find({rank, stream}); position != positions.end()) {
         source.open.set_offset(position->second);
+      } else if (request.has_tail_lines()) {
+        source.open.set_tail_lines(request.tail_lines());
       }
     }
   }

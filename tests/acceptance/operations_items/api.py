@@ -32,6 +32,11 @@ for step in range(1, %d):
     time.sleep(0.05)
     report.sendto(json.dumps({"step": step, "total_steps": %d, "loss": 1 / step}).encode(), os.environ["MESHRUN_REPORT"])
 """ % (STEPS, STEPS)
+CHATTY = """
+import os
+rank = os.environ["RANK"]
+print("".join(f"rank {rank} caf\u00e9 {line}\\n" for line in range(100_000)), end="")
+"""
 
 
 class Door:
@@ -172,6 +177,7 @@ def every_call(site, operator, reader):
     check(picture == b"\x89PNG of rank 3", f"the picture is as it was written: {picture}")
     events = calls.stream(reader, "/jobs/{job}/logs/follow", lambda found: len(found) == 4, "LogPiece", job=job)
     check({data["rank"] for _, data in events} == {0, 1, 2, 3}, f"the output of all ranks is followed: {events}")
+    whole_log(site, calls, reader)
     stacks = calls.ask(operator, "POST", "/jobs/{job}/stacks", {"ranks": [0, 2], "native": False}, job=job)["stacks"]
     check([stack["rank"] for stack in stacks] == [0, 2], f"two stacks: {stacks}")
     records = calls.ask(operator, "POST", "/jobs/{job}/flightRecords", {}, job=job)
@@ -196,6 +202,26 @@ def every_call(site, operator, reader):
     missed = every - {call for call, statuses in calls.seen.items() if 200 in statuses}
     check(not missed, f"never asked with success: {sorted(missed)}")
     return f"{len(every)} calls answer as docs/api/openapi.json says"
+
+
+def whole_log(site, calls, reader):
+    """All that two ranks have written, by following `next`."""
+    script = site.script("chatty.py", CHATTY, mode=0o644)
+    job = ask_meshrun(site, "submit", "--nodes", 1, "--nproc", 2, "--name", "chatty", script)
+    wait_until(lambda: calls.ask(reader, "GET", "/jobs/{job}", job=job)["job"]["state"] == "JOB_STATE_SUCCEEDED", 60, "the chatty job ends")
+    texts, query, pages = {}, "?stream=stdout", 0
+    while True:
+        page = calls.ask(reader, "GET", "/jobs/{job}/logs", query=query, job=job)
+        pages += 1
+        for piece in page["pieces"]:
+            texts[piece["rank"]] = texts.get(piece["rank"], "") + piece["text"]
+        if not page["more"]:
+            break
+        query = f"?stream=stdout&after={page['next']}"
+        check(pages < 20, "the pages come to an end")
+    wanted = {rank: "".join(f"rank {rank} caf\u00e9 {line}\n" for line in range(100_000)) for rank in (0, 1)}
+    check(texts == wanted, f"{pages} pages have the text of both ranks: {({rank: len(text) for rank, text in texts.items()})} characters")
+    check(pages > 2, f"the text has {pages} pages")
 
 
 def refusals(operator, reader):

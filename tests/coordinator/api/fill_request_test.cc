@@ -84,6 +84,37 @@ TEST(FillRequestTest, RanksAreAList) {
   EXPECT_FALSE(logs.follow());
 }
 
+TEST(FillRequestTest, APlaceInLogsIsWhatTheLastAnswerSaid) {
+  for (const char* path : {"/api/v1/jobs/geoid/logs", "/api/v1/jobs/geoid/logs/follow"}) {
+    v1::ReadLogsRequest logs;
+    ASSERT_TRUE(
+        Fill("GET", path, {{"after", "3.0o1048576.12e7"}, {"generation", "3"}}, "", &logs).ok());
+    EXPECT_EQ(logs.generation(), 3u);
+    ASSERT_EQ(logs.positions_size(), 2);
+    EXPECT_EQ(logs.positions(0).rank(), 0);
+    EXPECT_EQ(logs.positions(0).stream(), v1::LOG_STREAM_STDOUT);
+    EXPECT_EQ(logs.positions(0).offset(), 1048576u);
+    EXPECT_EQ(logs.positions(1).rank(), 12);
+    EXPECT_EQ(logs.positions(1).stream(), v1::LOG_STREAM_STDERR);
+    EXPECT_EQ(logs.positions(1).offset(), 7u);
+  }
+}
+
+TEST(FillRequestTest, AWrongPlaceInLogsIsRefused) {
+  const std::string path = "/api/v1/jobs/geoid/logs";
+  for (const char* wrong : {"", "x", "0", "3.", "3.0o", "3.o7", "3.0x7", "3.-1o7", "3.0o-7",
+                            "3..0o7", "3.0o7.", "3.0o99999999999999999999", "3 .0o7"}) {
+    EXPECT_EQ(ErrorOf(path, {{"after", wrong}}),
+              "after: write `next` of the last answer, unchanged")
+        << wrong;
+  }
+  EXPECT_EQ(ErrorOf(path, {{"after", "3.0o7"}, {"generation", "2"}}),
+            "after is a place in generation 3, and generation=2 is another one: leave one of the "
+            "two away");
+  EXPECT_EQ(ErrorOf(path, {{"after", "3.0o7"}, {"after", "3.0o7"}}),
+            "after stands twice in the query");
+}
+
 TEST(FillRequestTest, TimesAreRfc3339) {
   v1::ListUsageRequest usage;
   ASSERT_TRUE(Fill("GET", "/api/v1/usage", {{"since", "1970-01-02T00:00:01Z"}}, "", &usage).ok());
@@ -108,7 +139,7 @@ TEST(FillRequestTest, NamesTheParameterThatIsWrong) {
 TEST(FillRequestTest, NamesWhatThereIsWhereAParameterIsUnknown) {
   EXPECT_EQ(ErrorOf("/api/v1/jobs/geoid/logs", {{"rank", "0"}}),
             "there is no parameter 'rank': GET /jobs/{job}/logs takes ranks, stream, tail, "
-            "generation");
+            "generation, after");
 }
 
 TEST(FillRequestTest, ABodyDoesNotNameWhatThePathSays) {

@@ -530,6 +530,22 @@ TEST_F(JobsTest, PicturesAreAskedOfEachNodeOnce) {
   EXPECT_THAT(h.outcome.back(), HasSubstr("OK"));
 }
 
+TEST_F(JobsTest, AStreamThatIsResumedIsNotCutToItsTail) {
+  h.AddWorker("node1");
+  v1::StateEvent read;
+  v1::ReadLogsRequest& request = *read.mutable_read_logs();
+  request.set_job_id(h.Submit(MakeSpec(1, 1)));
+  request.set_tail_lines(5);
+  v1::LogPosition& position = *request.add_positions();
+  position.set_stream(v1::LOG_STREAM_STDERR);
+  position.set_offset(4711);
+  h.Call(read);
+  const std::string& said = h.outcome.back();
+  // stdout comes first.
+  EXPECT_LT(said.find("tail_lines: 5"), said.find("offset: 4711"));
+  EXPECT_EQ(said.find("tail_lines"), said.rfind("tail_lines"));
+}
+
 // With 100,000 of each, the coordinator stood still for a minute.
 TEST_F(JobsTest, ManyRanksAndPositionsCostWhatTheirNumberSays) {
   h.AddWorker("node1", 512);
