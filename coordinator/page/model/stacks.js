@@ -1,5 +1,8 @@
 // Stacks of ranks, merged where their main threads stand at the same place. Pure.
 
+import {count} from "./format.js";
+import {formatRanks} from "./ranks.js";
+
 // [{ranks, place, error, main, rest}], those of most ranks last: the odd one is what people look
 // for. `main`: text of the main thread, `rest`: that of the other threads of the first of these
 // ranks.
@@ -17,6 +20,23 @@ export function mergeStacks(stacks) {
   }
   return [...groups.values()].sort(
       (a, b) => a.ranks.length - b.ranks.length || a.ranks[0] - b.ranks[0]);
+}
+
+// Most characters of a list of ranks in a sentence.
+const MOST_LIST = 80;
+
+// What a sentence says of an answer that has no room for all ranks; "": it has all. `asked`: the
+// ranks; none: all `worldSize` of them. `found`: stacks or records, `nouns`: what they are called.
+export function leftOut(nouns, asked, worldSize, found, more) {
+  if (!more) return "";
+  const answered = new Set(found.map((one) => one.rank));
+  const wanted = asked.length ? asked : Array.from({length: worldSize}, (_, rank) => rank);
+  const missing = wanted.filter((rank) => !answered.has(rank));
+  const where = formatRanks(missing);
+  const list = where.length > MOST_LIST ? `${where.slice(0, where.lastIndexOf(",", MOST_LIST))}, …` :
+                                          where;
+  return `The ${nouns} of ${missing.length} of ${count(wanted.length, "rank")} had no room in the ` +
+      `answer: ${missing.length === 1 ? "rank" : "ranks"} ${list}.`;
 }
 
 // gdb tells thread 1, the main one, last, after what it says of itself; py-spy tells it first.

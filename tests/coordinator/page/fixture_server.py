@@ -200,7 +200,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         job = self._job(job_id)
         ranks = body.get("ranks") or [rank["assignment"]["rank"] for rank in job.view["ranks"]]
         slow = {straggler["rank"] for straggler in job.view["stragglers"]}
-        self._json({"generation": job.view["generation"], "stacks": [self._stack(rank, rank in slow) for rank in ranks]})
+        self._json({"generation": job.view["generation"], "more": False, "stacks": [self._stack(rank, rank in slow) for rank in ranks]})
 
     @staticmethod
     def _stack(rank, slow):
@@ -215,7 +215,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         operation = {"sequence": 17, "operation": "all_reduce", "state": "waiting"}
         record = {"now_ms": 81.5, "groups": [{"group": "world", "operations": [operation]}]}
         sentence = "all_reduce 17 of group world: rank 2 has not called it, 3 ranks wait"
-        self._json({"sentence": sentence, "records": [{"rank": rank["assignment"]["rank"], "json": json.dumps(record), "error": ""}
+        self._json({"more": False, "sentence": sentence, "records": [{"rank": rank["assignment"]["rank"], "json": json.dumps(record), "error": ""}
                                                       for rank in job.view["ranks"]]})
 
     def drain(self, node, what, query, body):

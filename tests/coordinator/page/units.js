@@ -15,11 +15,12 @@ import {fraction, Rate, remaining, speedOf} from "/model/rate.js";
 import {Rates} from "/model/rates.js";
 import {routeOf} from "/model/route.js";
 import {EventParser} from "/model/sse.js";
-import {mergeStacks} from "/model/stacks.js";
+import {leftOut, mergeStacks} from "/model/stacks.js";
 import {poll} from "/net/poll.js";
 import {openStream} from "/net/stream.js";
 import {progressFacts} from "/ui/bar.js";
 import {JobHead} from "/views/job/head.js";
+import {JobStacks} from "/views/job/stacks.js";
 
 function equal(found, wanted, what) {
   const [a, b] = [JSON.stringify(found), JSON.stringify(wanted)];
@@ -317,6 +318,30 @@ const tests = {
       {rank: 2, place: "a", text: "Thread 99: wait"}
     ]);
     equal(merged.map((group) => group.ranks), [[1], [0, 2]], "ranks");
+  },
+  async whatAnAnswerLeavesOutIsALine() {
+    const stacks = new JobStacks("j");
+    stacks.update({state: "JOB_STATE_RUNNING", worldSize: 5});
+    const one = (rank) => ({rank, place: "wait", text: "", json: "{}"});
+    const said = async (ask, answer) => {
+      const body = JSON.stringify(answer);
+      await replacing([[window, "fetch", async () => new Response(body)]], ask);
+      const shown = stacks.element.querySelector(".left-out");
+      return shown.hidden ? "" : shown.textContent;
+    };
+    equal(
+        await said(() => stacks.ask(), {stacks: [one(3), one(0)], more: true}),
+        "The stacks of 3 of 5 ranks had no room in the answer: ranks 1-2,4.", "stacks");
+    equal(
+        await said(() => stacks.ask([1, 4]), {stacks: [one(1)], more: true}),
+        "The stacks of 1 of 2 ranks had no room in the answer: rank 4.", "stacks of two ranks");
+    equal(
+        await said(() => stacks.askFlight(), {records: [one(0)], more: true}),
+        "The records of 4 of 5 ranks had no room in the answer: ranks 1-4.", "flight records");
+    equal(await said(() => stacks.ask(), {stacks: [one(0)], more: false}), "", "all ranks");
+    const odd = Array.from({length: 600}, (_, i) => ({rank: 2 * i}));
+    const many = leftOut("stacks", [], 1200, odd, true);
+    equal([many.length < 200, many.endsWith(", ….")], [true, true], "a list with an end");
   },
   ofADebuggersStacksTheMainThreadCounts() {
     const text = (address, other) =>

@@ -4,7 +4,7 @@
 import {count} from "../../model/format.js";
 import {stateName} from "../../model/names.js";
 import {formatRanks} from "../../model/ranks.js";
-import {mergeStacks} from "../../model/stacks.js";
+import {leftOut, mergeStacks} from "../../model/stacks.js";
 import {post} from "../../net/api.js";
 import {announce, el, setText, show} from "../../ui/dom.js";
 
@@ -18,16 +18,19 @@ export class JobStacks {
     this.native = el("input", {type: "checkbox", id: "stack-native"});
     this.all = el("button", {type: "button", onclick: () => this.ask()}, "Stack of all ranks");
     this.flight = el("button", {type: "button", onclick: () => this.askFlight()}, "Flight record");
+    this.leftOut = el("p", {class: "left-out", hidden: true});
     this.groups = el("div", {class: "stacks"});
+    this.worldSize = 0;
     this.element =
         el("section", {"aria-labelledby": "stacks", hidden: true}, this.heading,
            el("div", {class: "actions"}, this.all, this.flight,
               el("span", {}, this.native, " ",
                  el("label", {"for": "stack-native"}, "machine code too"))),
-           this.status, this.groups);
+           this.status, this.leftOut, this.groups);
   }
 
   update(job) {
+    this.worldSize = job.worldSize ?? 0;
     const running = stateName(job.state) === "RUNNING";
     show(this.element, running || this.groups.childElementCount > 0);
     for (const button of [this.all, this.flight]) button.disabled = !running;
@@ -40,6 +43,7 @@ export class JobStacks {
           const answer = await post(`${this.path}/stacks`, {ranks, native: this.native.checked});
           const merged = mergeStacks(answer.stacks);
           this.groups.replaceChildren(...merged.map(stackOf));
+          this.#tellLeftOut("stacks", ranks, answer.stacks, answer.more);
           return `${count(answer.stacks.length, "rank")} in ${count(merged.length, "place")}`;
         });
   }
@@ -50,8 +54,15 @@ export class JobStacks {
       this.groups.replaceChildren(
           el("p", {class: "cause"}, answer.sentence || "Nothing stands out."),
           ...answer.records.map(recordOf));
+      this.#tellLeftOut("records", [], answer.records, answer.more);
       return answer.sentence || count(answer.records.length, "record");
     });
+  }
+
+  #tellLeftOut(nouns, asked, found, more) {
+    const said = leftOut(nouns, asked, this.worldSize, found, more);
+    setText(this.leftOut, said);
+    show(this.leftOut, said !== "");
   }
 
   async #run(what, work) {
