@@ -33,6 +33,8 @@ using std::chrono::milliseconds;
 constexpr std::string_view kJsonType = "application/json";
 // What the gate and the audit know paths without a method by: who asks may write what they like.
 constexpr std::string_view kPlainPath = "http:/";
+// A path that there is not: no role is needed to hear so, and the call is counted as any other.
+constexpr std::string_view kNoPath;
 // A rank may write nothing for hours: its stream begins all the same.
 constexpr milliseconds kBeginWithin(250);
 
@@ -182,7 +184,9 @@ http::Answer Api::Handle(const http::Request& request) const {
 
 http::Answer Api::Call(const http::Request& request) const {
   if (!request.path.starts_with(fmt::format("{}/", kApiBase))) {
-    const absl::Status allowed = Allow(request, "http:" + request.path, kPlainPath);
+    const bool exists = FindAsset(request.path) != nullptr;
+    const absl::Status allowed =
+        Allow(request, exists ? "http:" + request.path : kNoPath, kPlainPath);
     if (!allowed.ok()) return ErrorAnswer(allowed);
     if (request.method == "POST") return NoRoute(request, {.allowed = "GET"});
     return Page(request);
@@ -191,7 +195,8 @@ http::Answer Api::Call(const http::Request& request) const {
   const bool is_call = match.route != nullptr &&
                        (match.route->http != "POST" || IsJson(request.header("content-type")));
   if (!is_call) {
-    const absl::Status allowed = Allow(request, kPlainPath, kPlainPath);
+    const bool exists = match.route != nullptr || !match.allowed.empty();
+    const absl::Status allowed = Allow(request, exists ? kPlainPath : kNoPath, kPlainPath);
     if (!allowed.ok()) return ErrorAnswer(allowed);
   }
   if (match.route == nullptr) return NoRoute(request, match);
@@ -218,7 +223,8 @@ http::Handler Api::Guard(std::string method, http::Handler handler) const {
 absl::Status Api::Allow(const http::Request& request, std::string_view method,
                         std::string_view counted_as) const {
   if (request.trusted) return absl::OkStatus();
-  const absl::Status allowed = rpc::CheckCall(request.caller, method);
+  const absl::Status allowed =
+      method == kNoPath ? absl::OkStatus() : rpc::CheckCall(request.caller, method);
   if (options_.admit == nullptr) return allowed;
   return options_.admit(request.caller, request.certificate_pem, counted_as, allowed);
 }

@@ -48,7 +48,8 @@ class Api {
 
  private:
   http::Answer Call(const http::Request& request) const;
-  // Whether the caller may make the call, by its head alone. `counted_as`: its name for the gate.
+  // Whether the caller may make the call, by its head alone. `method`: empty where the path is none
+  // that there is. `counted_as`: its name for the gate.
   absl::Status Allow(const http::Request& request, std::string_view method,
                      std::string_view counted_as) const;
   absl::StatusOr<http::Answer> Run(const http::Request& request, const Match& match) const;

@@ -198,6 +198,19 @@ TEST_F(ApiTest, AWorkerLooksAtNothing) {
   }
 }
 
+TEST_F(ApiTest, APathThatThereIsNotIsNotFoundWhateverTheRole) {
+  for (const char* role : {"worker", "coordinator", "read"}) {
+    const auto caller = As("node1", role);
+    for (const char* path :
+         {"/api/v1/nothing", "/api/v1/jobs/j/nothing", "/api/v1", "/nothing.js"}) {
+      EXPECT_EQ(Get(*caller, path, 404)["code"], "NOT_FOUND") << role << " " << path;
+    }
+    EXPECT_EQ(Post(*caller, "/api/v1/nothing", "{}", 404)["code"], "NOT_FOUND") << role;
+  }
+  // The path is there, and not for a worker.
+  EXPECT_EQ(Get(*As("node1", "worker"), "/api/v1/jobs/j/cancel", 403)["code"], "PERMISSION_DENIED");
+}
+
 TEST_F(ApiTest, MeTellsWhatTheRolesAllow) {
   const json reader = Get(*As("bob", "read"), "/api/v1/me");
   EXPECT_EQ(reader["user"], "bob");
