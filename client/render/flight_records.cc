@@ -4,9 +4,11 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "client/render/style.h"
 #include "client/render/table.h"
+#include "core/flight_record/flight_record.h"
 
 namespace meshrun::client {
 namespace {
@@ -21,46 +23,35 @@ void Sort(std::vector<v1::FlightRecord>* records) {
             [](const auto& a, const auto& b) { return a.rank() < b.rank(); });
 }
 
-// A rank may be of another version: missing fields are empty.
-Json Member(const Json& object, const char* name) {
-  const auto found = object.is_object() ? object.find(name) : object.end();
-  return object.is_object() && found != object.end() ? *found : Json();
-}
-std::string Text(const Json& value) {
-  if (value.is_null()) return "";
-  return value.is_string() ? OneLine(value.get<std::string>(), 60) : value.dump();
+// Missing fields are empty.
+std::string Text(const FlightOperation& operation, const char* name) {
+  const auto found = operation.fields.find(name);
+  if (found == operation.fields.end() || found->is_null()) return "";
+  return found->is_string() ? OneLine(found->get<std::string>(), 60) : found->dump();
 }
 
-bool HasEnded(const Json& operation) {
-  const std::string state = Text(Member(operation, "state"));
-  return state == "done" || state == "failed";
-}
-
-std::string Took(const Json& operation, const Json& now) {
-  const Json begun = Member(operation, "submitted_ms");
-  const Json ended = HasEnded(operation) ? Member(operation, "finished_ms") : now;
-  if (!begun.is_number() || !ended.is_number()) return "";
-  const double ms = ended.get<double>() - begun.get<double>();
+std::string Took(const FlightOperation& operation, std::optional<double> now_ms) {
+  const std::optional<double> ended = operation.HasEnded() ? operation.finished_ms : now_ms;
+  if (!operation.submitted_ms || !ended) return "";
+  const double ms = *ended - *operation.submitted_ms;
   return ms < 1000 ? fmt::format("{:.3f} ms", ms) : fmt::format("{:.1f} s", ms / 1000);
 }
 
-std::string DescribeGroup(const Json& group, const Json& now) {
-  const Json operations = Member(group, "operations");
-  const size_t count = operations.is_array() ? operations.size() : 0;
-  const size_t running = std::count_if(operations.begin(), operations.end(),
-                                       [](const Json& operation) { return !HasEnded(operation); });
-  std::string out = fmt::format("  group \"{}\": {}, {} not ended\n", Text(Member(group, "group")),
-                                Count(count, "operation"), running);
+std::string DescribeGroup(const FlightGroup& group, std::optional<double> now_ms) {
+  const auto& operations = group.operations;
+  const auto running =
+      std::count_if(operations.begin(), operations.end(),
+                    [](const FlightOperation& operation) { return !operation.HasEnded(); });
+  std::string out = fmt::format("  group \"{}\": {}, {} not ended\n", OneLine(group.name, 60),
+                                Count(operations.size(), "operation"), running);
   Table table(
       {">number", "operation", "state", "dtype", "shape", "sizes", ">peer", ">bytes", ">took"});
-  for (size_t i = 0; i < count; ++i) {
-    const Json& operation = operations[i];
-    if (i + kShown < count && HasEnded(operation)) continue;
-    table.Add({Text(Member(operation, "sequence")), Text(Member(operation, "operation")),
-               Text(Member(operation, "state")), Text(Member(operation, "dtype")),
-               Text(Member(operation, "shape")), Text(Member(operation, "sizes")),
-               Text(Member(operation, "peer")), Text(Member(operation, "bytes")),
-               Took(operation, now)});
+  for (size_t i = 0; i < operations.size(); ++i) {
+    const FlightOperation& operation = operations[i];
+    if (i + kShown < operations.size() && operation.HasEnded()) continue;
+    table.Add({Text(operation, "sequence"), Text(operation, "operation"), Text(operation, "state"),
+               Text(operation, "dtype"), Text(operation, "shape"), Text(operation, "sizes"),
+               Text(operation, "peer"), Text(operation, "bytes"), Took(operation, now_ms)});
   }
   if (!table.empty()) out += table.Render(4);
   return out;
@@ -77,14 +68,13 @@ std::string DescribeFlightRecords(std::vector<v1::FlightRecord> records) {
       continue;
     }
     out += fmt::format("rank {}\n", record.rank());
-    const Json json = Json::parse(record.json(), nullptr, /*allow_exceptions=*/false);
-    const Json groups = Member(json, "groups");
-    if (!groups.is_array()) {
+    const std::optional<FlightGroups> read = ReadFlightGroups(record.json());
+    if (!read) {
       out += "  its record cannot be read: is the rank of another version?\n";
-    } else if (groups.empty()) {
+    } else if (read->groups.empty()) {
       out += "  no process group on ucx\n";
     } else {
-      for (const Json& group : groups) out += DescribeGroup(group, Member(json, "now_ms"));
+      for (const FlightGroup& group : read->groups) out += DescribeGroup(group, read->now_ms);
     }
   }
   return out;

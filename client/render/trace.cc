@@ -10,6 +10,7 @@
 #include <optional>
 #include <utility>
 
+#include "core/flight_record/flight_record.h"
 #include "core/json/json.h"
 #include "core/proto_time.h"
 
@@ -29,7 +30,7 @@ struct Slice {
   Nanos end = 0;
   // When all ranks had come; absent: they have not, or nobody knows.
   std::optional<Nanos> met;
-  Json operation;
+  FlightOperation operation;
 };
 
 struct RankTimes {
@@ -45,10 +46,9 @@ struct Window {
   Nanos end = std::numeric_limits<Nanos>::min();
 };
 
-std::optional<Nanos> TimeOf(const Json& object, const char* name, Nanos offset) {
-  const auto found = object.find(name);
-  if (found == object.end() || !found->is_number()) return std::nullopt;
-  const double nanos = found->get<double>() * 1e6;
+std::optional<Nanos> TimeOf(std::optional<double> ms, Nanos offset) {
+  if (!ms) return std::nullopt;
+  const double nanos = *ms * 1e6;
   // The sum, and differences of such sums, are within the range of Nanos.
   if (!(std::abs(nanos) < kLongest && std::abs(static_cast<double>(offset)) < kLongest)) {
     return std::nullopt;
@@ -56,21 +56,14 @@ std::optional<Nanos> TimeOf(const Json& object, const char* name, Nanos offset) 
   return static_cast<Nanos>(nanos) + offset;
 }
 
-// A rank's record may hold anything.
-std::string TextOf(const Json& object, const char* name, const char* otherwise) {
-  const auto found = object.find(name);
-  return found == object.end() || !found->is_string() ? otherwise : found->get<std::string>();
-}
-
 // `now`: the end of what has not ended.
-std::vector<Slice> SlicesOf(const Json& operations, Nanos offset, Nanos now) {
+std::vector<Slice> SlicesOf(std::vector<FlightOperation> operations, Nanos offset, Nanos now) {
   std::vector<Slice> slices;
-  for (const Json& operation : operations) {
-    if (!operation.is_object()) continue;
-    const auto begin = TimeOf(operation, "submitted_ms", offset);
+  for (FlightOperation& operation : operations) {
+    const auto begin = TimeOf(operation.submitted_ms, offset);
     if (!begin) continue;
-    slices.push_back({*begin, TimeOf(operation, "finished_ms", offset).value_or(now),
-                      TimeOf(operation, "checked_ms", offset), operation});
+    const Nanos end = TimeOf(operation.finished_ms, offset).value_or(now);
+    slices.push_back({*begin, end, TimeOf(operation.checked_ms, offset), std::move(operation)});
   }
   return slices;
 }
@@ -84,17 +77,16 @@ RankTimes TimesOf(const v1::FlightRecord& record, std::vector<std::string>* note
     notes->push_back(fmt::format("rank {} has no collectives: {}", record.rank(), record.error()));
     return times;
   }
-  const Json json = Json::parse(record.json(), nullptr, /*allow_exceptions=*/false);
-  if (!json.is_object() || !json.contains("groups") || !json["groups"].is_array()) {
+  std::optional<FlightGroups> read = ReadFlightGroups(record.json());
+  if (!read) {
     notes->push_back(
         fmt::format("rank {} has no collectives: its record is not readable", record.rank()));
     return times;
   }
-  const Nanos now = TimeOf(json, "now_ms", offset).value_or(record.steady_nanos() + offset);
-  for (const Json& group : json["groups"]) {
-    if (!group.is_object() || !group.contains("operations")) continue;
-    times.groups.emplace_back(TextOf(group, "group", ""),
-                              SlicesOf(group["operations"], offset, now));
+  const Nanos now = TimeOf(read->now_ms, offset).value_or(record.steady_nanos() + offset);
+  for (FlightGroup& group : read->groups) {
+    times.groups.emplace_back(std::move(group.name),
+                              SlicesOf(std::move(group.operations), offset, now));
   }
   return times;
 }
@@ -203,10 +195,11 @@ class Writer {
   std::optional<Nanos> began_;
 };
 
-Json ArgumentsOf(const std::string& group, const Json& operation) {
+Json ArgumentsOf(const std::string& group, const FlightOperation& operation) {
   Json arguments = {{"group", group}};
   for (const char* const name : {"sequence", "bytes", "dtype", "shape", "sizes", "peer", "state"}) {
-    if (operation.contains(name)) arguments[name] = operation[name];
+    const auto found = operation.fields.find(name);
+    if (found != operation.fields.end()) arguments[name] = *found;
   }
   return arguments;
 }
@@ -245,7 +238,8 @@ void WriteGroups(const RankTimes& rank, const Window& window, JobTrace* trace, W
                            lane == 0 ? group : fmt::format("{} ({})", group, lane + 1));
       }
       free[lane] = slice.end;
-      writer->AddSlice(rank.rank, thread, TextOf(slice.operation, "operation", "operation"),
+      writer->AddSlice(rank.rank, thread,
+                       slice.operation.name.empty() ? "operation" : slice.operation.name,
                        "collective", slice.begin, slice.end, ArgumentsOf(group, slice.operation));
       if (slice.met && *slice.met > slice.begin) {
         writer->AddSlice(rank.rank, thread, "waits for ranks", "wait", slice.begin, *slice.met,

@@ -3,17 +3,15 @@
 #include <fmt/format.h>
 
 #include <map>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <set>
 
+#include "core/flight_record/flight_record.h"
 #include "core/text.h"
 #include "core/utf8.h"
 
 namespace meshrun::coordinator {
 namespace {
-
-using Json = nlohmann::json;
 
 struct Operation {
   std::string name;
@@ -24,36 +22,21 @@ using Operations = std::map<int64_t, Operation>;
 // By rank, of each group.
 using Groups = std::map<std::string, std::map<int, Operations>>;
 
-// A rank may be of another version: what is missing is left out.
-std::string TextOf(const Json& object, const char* name) {
-  const auto found = object.is_object() ? object.find(name) : object.end();
-  if (!object.is_object() || found == object.end() || !found->is_string()) return "";
-  return std::string(Utf8Prefix(EscapeControls(found->get<std::string>()), 100));
-}
-
-const Json* ListOf(const Json& object, const char* name) {
-  if (!object.is_object()) return nullptr;
-  const auto found = object.find(name);
-  return found != object.end() && found->is_array() ? &*found : nullptr;
+// A rank may write what it likes.
+std::string Shown(std::string_view text) {
+  return std::string(Utf8Prefix(EscapeControls(text), 100));
 }
 
 Groups Read(const std::vector<v1::FlightRecord>& records) {
   Groups out;
   for (const v1::FlightRecord& record : records) {
-    const Json json = Json::parse(record.json(), nullptr, /*allow_exceptions=*/false);
-    const Json* const groups = ListOf(json, "groups");
-    if (groups == nullptr) continue;
-    for (const Json& group : *groups) {
-      Operations& operations = out[TextOf(group, "group")][record.rank()];
-      const Json* const list = ListOf(group, "operations");
-      if (list == nullptr) continue;
-      for (const Json& operation : *list) {
-        if (!operation.is_object()) continue;
-        const auto number = operation.find("sequence");
-        if (number == operation.end() || !number->is_number_integer()) continue;
-        const std::string state = TextOf(operation, "state");
-        operations[number->get<int64_t>()] = {TextOf(operation, "operation"),
-                                              state == "done" || state == "failed"};
+    const std::optional<FlightGroups> read = ReadFlightGroups(record.json());
+    if (!read) continue;
+    for (const FlightGroup& group : read->groups) {
+      Operations& operations = out[Shown(group.name)][record.rank()];
+      for (const FlightOperation& operation : group.operations) {
+        if (!operation.number) continue;
+        operations[*operation.number] = {Shown(operation.name), operation.HasEnded()};
       }
     }
   }

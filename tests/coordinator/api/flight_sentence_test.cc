@@ -61,6 +61,10 @@ TEST(FlightSentenceTest, WhatCannotBeReadIsLeftOut) {
     broken.set_json(json);
     EXPECT_EQ(FlightSentence({broken}), "No collective is under way.") << json;
   }
+  // The deepest that a record has room for.
+  const std::string deep = std::string(500'000, '[') + std::string(500'000, ']');
+  broken.set_json("{\"groups\": [{\"operations\": [{\"shape\": " + deep + "}]}]}");
+  EXPECT_EQ(FlightSentence({broken}), "No collective is under way.");
 }
 
 }  // namespace
