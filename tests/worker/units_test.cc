@@ -127,6 +127,30 @@ TEST(ReportTest, WhatAReportDoesNotNameStays) {
   EXPECT_EQ(progress.loss(), 3);
 }
 
+TEST(ReportTest, AReportIsAlsoGivenAlone) {
+  v1::Progress progress, alone;
+  ASSERT_TRUE(MergeReport(R"({"step": 1, "loss": 3, "lr": 1})", &progress));
+  ASSERT_TRUE(MergeReport(R"({"step": 2, "accuracy": 0.5})", &progress, &alone));
+  EXPECT_EQ(progress.loss(), 3);
+  EXPECT_EQ(progress.metrics().size(), 2u);
+  EXPECT_EQ(alone.step(), 2);
+  EXPECT_FALSE(alone.has_loss());
+  EXPECT_EQ(alone.metrics().size(), 1u);
+}
+
+TEST(ReportTest, SeventyOtherNamesLeaveStepAndLossTheirPlaces) {
+  std::string names;
+  for (int i = 0; i < 70; ++i) names += ", \"name" + std::to_string(i) + "\": 1";
+  v1::Progress progress, alone;
+  ASSERT_TRUE(MergeReport("{\"a\": 1" + names + "}", &progress));
+  ASSERT_TRUE(MergeReport("{\"a\": 1" + names + R"(, "step": 7, "loss": 0.5})", &progress, &alone));
+  for (const v1::Progress& one : {progress, alone}) {
+    EXPECT_EQ(one.step(), 7);
+    EXPECT_EQ(one.loss(), 0.5);
+    EXPECT_EQ(one.metrics().size(), 64u);
+  }
+}
+
 TEST(ReportTest, HowLongARankHasWaitedIsNoMetric) {
   v1::Progress progress;
   ASSERT_TRUE(MergeReport(R"({"step": 2, "waited_seconds": 1.5})", &progress));

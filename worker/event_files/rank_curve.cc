@@ -9,6 +9,8 @@
 namespace meshrun::worker {
 namespace {
 
+constexpr const char* kLoss = "loss";
+
 tensorboard::Event At(WallNanos now, int64_t step) {
   tensorboard::Event event;
   event.set_wall_time(std::chrono::duration<double>(now).count());
@@ -31,7 +33,10 @@ std::string RankCurve::Header(WallNanos now) {
 }
 
 void RankCurve::AddPoint(const std::string& tag, double value, tensorboard::Event* event) {
-  if (last_points_.size() >= kMostTags && !last_points_.contains(tag)) return;
+  if (tag != kLoss && !last_points_.contains(tag)) {
+    const size_t others = last_points_.size() - last_points_.count(kLoss);
+    if (others >= kMostTags) return;
+  }
   // As bits: NaN is not equal to itself.
   const std::pair point = {event->step(), std::bit_cast<uint64_t>(value)};
   const auto [last, is_new] = last_points_.try_emplace(tag, point);
@@ -45,7 +50,7 @@ std::string RankCurve::Add(const v1::Progress& report, WallNanos now) {
   if (report.has_step()) step_ = report.step();
 
   tensorboard::Event event = At(now, step_.value_or(reports_without_step_));
-  if (report.has_loss()) AddPoint("loss", report.loss(), &event);
+  if (report.has_loss()) AddPoint(kLoss, report.loss(), &event);
   for (const auto& [name, value] : report.metrics()) AddPoint(name, value, &event);
   if (report.has_step_at_nanos() && (!step_at_nanos_ || steps != 0)) {
     if (steps > 0 && step_at_nanos_) {

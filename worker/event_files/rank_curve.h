@@ -22,8 +22,8 @@ namespace meshrun::worker {
 
 class RankCurve {
  public:
-  // Curves of one process; numbers of further names are passed over. A name that holds a step, say,
-  // would take memory without an end.
+  // Curves of one process besides its loss; numbers of further names are passed over. A name that
+  // holds a step, say, would take memory without an end.
   static constexpr size_t kMostTags = 64;
 
   // The first record of the file.

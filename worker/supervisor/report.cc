@@ -78,14 +78,7 @@ void SetMetric(const std::string& name, const Json& value, v1::Progress* progres
   metrics[name] = *number;
 }
 
-}  // namespace
-
-bool MergeReport(std::string_view datagram, v1::Progress* progress) {
-  Json report = Json::parse(datagram, nullptr, /*allow_exceptions=*/false);
-  if (report.is_discarded()) {
-    report = Json::parse(QuoteNonFinite(datagram), nullptr, /*allow_exceptions=*/false);
-  }
-  if (!report.is_object()) return false;
+void Merge(const Json& report, v1::Progress* progress) {
   for (const auto& [name, value] : report.items()) {
     if (name == "step") {
       if (const auto step = Integer(value)) progress->set_step(*step);
@@ -111,6 +104,18 @@ bool MergeReport(std::string_view datagram, v1::Progress* progress) {
       SetMetric(name, value, progress);
     }
   }
+}
+
+}  // namespace
+
+bool MergeReport(std::string_view datagram, v1::Progress* progress, v1::Progress* alone) {
+  Json report = Json::parse(datagram, nullptr, /*allow_exceptions=*/false);
+  if (report.is_discarded()) {
+    report = Json::parse(QuoteNonFinite(datagram), nullptr, /*allow_exceptions=*/false);
+  }
+  if (!report.is_object()) return false;
+  Merge(report, progress);
+  if (alone != nullptr) Merge(report, alone);
   return true;
 }
 

@@ -13,8 +13,8 @@ namespace meshrun::worker {
 
 // Writes the values of the datagram over `progress`; other values stay. NaN and Infinity are
 // accepted as Python's json writes them. False, with `progress` unchanged, when the datagram is not
-// a JSON object.
-bool MergeReport(std::string_view datagram, v1::Progress* progress);
+// a JSON object. `alone`: empty, and gets the values of this datagram alone; null: nobody asks.
+bool MergeReport(std::string_view datagram, v1::Progress* progress, v1::Progress* alone = nullptr);
 
 // The values that `update` has, over those of `progress`.
 void MergeProgress(const v1::Progress& update, v1::Progress* progress);

@@ -156,8 +156,8 @@ class Supervisor {
   void ReadCopies();
   void ReadSignals();
   void ReadReports(Rank& rank);
-  // A report has come, from which the rank's progress has become what it is.
-  void WriteEvents(const Rank& rank, std::string_view datagram);
+  // `report` has come, from which the rank's progress has become what it is.
+  void WriteEvents(const Rank& rank, v1::Progress report);
   void ReadEventFiles(short ready);
   void SendProgress(Time now);
   v1::SupervisorState State() const;

@@ -271,13 +271,16 @@ void Supervisor::FinishExit(Rank& rank) {
 
 void Supervisor::ReadReports(Rank& rank) {
   static char buffer[kLargestReport];
+  const bool writes_events = !rank.launch.event_directory().empty();
   // Bounded: a rank that floods its socket loses reports and does not hold up the others.
   for (int i = 0; i < kReportsPerTurn; ++i) {
     const ssize_t n = ::recv(rank.reports.get(), buffer, sizeof(buffer), MSG_DONTWAIT);
     if (n < 0) break;
     const bool had_step = rank.progress.has_step();
     const int64_t step = rank.progress.step();
-    if (MergeReport(std::string_view(buffer, n), &rank.progress)) {
+    v1::Progress report;
+    if (MergeReport(std::string_view(buffer, n), &rank.progress,
+                    writes_events ? &report : nullptr)) {
       rank.progress_unsent = true;
       if (rank.progress.has_step() && (!had_step || rank.progress.step() != step)) {
         rank.progress.set_step_at_nanos(os::BootTimeNow().count());
@@ -286,7 +289,7 @@ void Supervisor::ReadReports(Rank& rank) {
         step.set_at_nanos(rank.progress.step_at_nanos());
         KeepStep(std::move(step), &rank.steps);
       }
-      WriteEvents(rank, std::string_view(buffer, n));
+      if (writes_events) WriteEvents(rank, std::move(report));
     } else if (++malformed_reports_ == 1) {
       Say(fmt::format("rank {} sends reports that are not JSON objects: {} bytes ignored",
                       rank.launch.rank(), n));
@@ -296,8 +299,7 @@ void Supervisor::ReadReports(Rank& rank) {
     progress_at_ = std::min(progress_at_, last_progress_ + kProgressInterval);
 }
 
-void Supervisor::WriteEvents(const Rank& rank, std::string_view datagram) {
-  if (rank.launch.event_directory().empty()) return;
+void Supervisor::WriteEvents(const Rank& rank, v1::Progress report) {
   if (!event_files_) {
     auto files = EventFiles::Start(User());
     if (!files.ok()) {
@@ -308,8 +310,6 @@ void Supervisor::WriteEvents(const Rank& rank, std::string_view datagram) {
     }
     event_files_ = *std::move(files);
   }
-  v1::Progress report;
-  MergeReport(datagram, &report);
   if (report.has_step() && rank.progress.has_step_at_nanos()) {
     report.set_step_at_nanos(rank.progress.step_at_nanos());
   }

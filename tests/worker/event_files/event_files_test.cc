@@ -162,6 +162,20 @@ TEST(RankCurveTest, NamesBeyondTheMostArePassedOver) {
   EXPECT_NE(curve.Add(report("name0", 2), kNow), "");
 }
 
+TEST(RankCurveTest, OtherNamesLeaveTheLossItsPlace) {
+  RankCurve curve;
+  v1::Progress names;
+  names.set_step(1);
+  for (int i = 0; i < 70; ++i) (*names.mutable_metrics())["name" + std::to_string(i)] = i;
+  EXPECT_THAT(Values(Parse(curve.Add(names, kNow)).back()), SizeIs(RankCurve::kMostTags));
+  EXPECT_THAT(Values(Parse(curve.Add(Report(2, 0.5), kNow)).back()),
+              ElementsAre(Pair("loss", 0.5f)));
+  // And the loss takes none of theirs.
+  RankCurve other;
+  EXPECT_NE(other.Add(Report(1, 0.5), kNow), "");
+  EXPECT_THAT(Values(Parse(other.Add(names, kNow)).back()), SizeIs(RankCurve::kMostTags));
+}
+
 TEST(RankCurveTest, ZeroIsWritten) {
   RankCurve curve;
   const Event event = Parse(curve.Add(Report(0, 0), kNow)).back();
