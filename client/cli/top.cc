@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <deque>
 #include <memory>
 #include <string>
 #include <utility>
@@ -60,6 +61,12 @@ class Top {
   }
 
  private:
+  // A log, or stacks.
+  struct Text {
+    std::string title;
+    std::vector<std::string> lines;
+  };
+
   int Show() {
     sigset_t set;
     ::sigemptyset(&set);
@@ -212,21 +219,25 @@ class Top {
     (feed_.*ask)(view_.job, [this, title = fmt::format("{} of {}", what, view_.job)](
                                 std::vector<std::string> lines) {
       MutexLock lock(mu_);
-      title_ = title;
-      lines_ = std::move(lines);
-      has_lines_ = true;
+      texts_.push_back({title, std::move(lines)});
     });
   }
 
-  // What the feed's thread has brought.
+  // What the feed's threads have brought.
   void TakeLines() {
     MutexLock lock(mu_);
     if (!message_.empty()) view_.message = std::exchange(message_, "");
-    if (!std::exchange(has_lines_, false)) return;
+    if (texts_.empty()) return;
+    // Nobody's text goes away while it is read.
+    if (view_.kind == TopView::Kind::kText && texts_.front().title != view_.title) {
+      view_.message = fmt::format("{} came: Esc shows it", texts_.front().title);
+      return;
+    }
     if (view_.kind != TopView::Kind::kText) before_text_ = view_.kind;
     view_.kind = TopView::Kind::kText;
-    view_.title = title_;
-    view_.lines = std::move(lines_);
+    view_.title = std::move(texts_.front().title);
+    view_.lines = std::move(texts_.front().lines);
+    texts_.pop_front();
     // The end is what was written last.
     view_.first = view_.lines.size() - std::min(view_.lines.size(), page_);
     view_.message.clear();
@@ -243,9 +254,8 @@ class Top {
   bool done_ = false;
   Mutex mu_;
   std::string message_ MESHRUN_GUARDED_BY(mu_);
-  std::string title_ MESHRUN_GUARDED_BY(mu_);
-  std::vector<std::string> lines_ MESHRUN_GUARDED_BY(mu_);
-  bool has_lines_ MESHRUN_GUARDED_BY(mu_) = false;
+  // Not shown yet.
+  std::deque<Text> texts_ MESHRUN_GUARDED_BY(mu_);
   // Last: its threads use the others.
   TopFeed feed_;
 };

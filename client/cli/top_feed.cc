@@ -104,7 +104,9 @@ void TopFeed::Start() {
     });
   };
   start([this] { Run(); });
-  for (const Lane lane : {Lane::kTexts, Lane::kCancels}) start([this, lane] { RunLane(lane); });
+  for (const Lane lane : {Lane::kLogs, Lane::kStacks, Lane::kCancels}) {
+    start([this, lane] { RunLane(lane); });
+  }
 }
 
 bool TopFeed::Stop(std::chrono::milliseconds wait) {
@@ -254,21 +256,21 @@ void TopFeed::RunLane(Lane lane) {
 
 void TopFeed::Queue(Lane lane, std::function<void()> task) {
   MutexLock lock(mu_);
-  // Whoever asks for another text waits no longer for those before.
-  if (lane == Lane::kTexts) tasks_[lane].clear();
+  // Whoever asks for another log waits no longer for those before.
+  if (lane != Lane::kCancels) tasks_[lane].clear();
   tasks_[lane].push_back(std::move(task));
   woken_.NotifyAll();
 }
 
 void TopFeed::AskLogs(const std::string& job, OnLines done) {
-  Queue(Lane::kTexts, [this, job, done = std::move(done)] {
+  Queue(Lane::kLogs, [this, job, done = std::move(done)] {
     const auto answer = Ask({.path = PathOf(job, fmt::format("/logs?tail={}", kLogLines))});
     done(answer.ok() ? LogLines(*answer) : OneLineOf(answer.status()));
   });
 }
 
 void TopFeed::AskStacks(const std::string& job, OnLines done) {
-  Queue(Lane::kTexts, [this, job, done = std::move(done)] {
+  Queue(Lane::kStacks, [this, job, done = std::move(done)] {
     HttpCall call = Post(PathOf(job, "/stacks"), "{}");
     call.timeout = kStacksWait;
     const auto answer = Ask(call);

@@ -1,6 +1,6 @@
-// What `meshrun top` shows, kept fresh by a thread that asks the coordinator's HTTP API. Two more
+// What `meshrun top` shows, kept fresh by a thread that asks the coordinator's HTTP API. Three more
 // do what a person asks for: stacks, which may take a minute, hold back neither what is shown nor a
-// cancellation. Thread-safe.
+// log nor a cancellation. Thread-safe.
 #pragma once
 
 #include <chrono>
@@ -45,7 +45,7 @@ class TopFeed {
 
  private:
   // What is done one thing after another.
-  enum class Lane { kTexts, kCancels };
+  enum class Lane { kLogs, kStacks, kCancels };
 
   void Run();
   void RunLane(Lane lane);

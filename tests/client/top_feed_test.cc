@@ -71,6 +71,20 @@ TEST_F(TopFeedTest, StacksThatDoNotComeHoldBackNothing) {
   ends_ = true;
 }
 
+TEST_F(TopFeedTest, ALogComesWhileStacksAreAwaited) {
+  feed_->AskStacks("geoid", [](const auto&) {});
+  ASSERT_TRUE(Eventually([&] { return asked_.load(); }));
+  std::atomic<bool> has_log{false};
+  feed_->AskLogs("geoid", [&](const std::vector<std::string>& lines) {
+    EXPECT_THAT(lines, ElementsAre("its ranks have written nothing yet"));
+    has_log = true;
+  });
+  EXPECT_TRUE(Eventually([&] { return has_log.load(); }));
+  EXPECT_FALSE(ends_);
+  EXPECT_TRUE(feed_->Stop(seconds(30)));
+  ends_ = true;
+}
+
 TEST_F(TopFeedTest, NodesAreAskedForLessOftenThanJobs) {
   EXPECT_TRUE(Eventually([&] { return jobs_ >= 4; }));
   EXPECT_GE(nodes_, 1);

@@ -306,6 +306,13 @@ def top(site):
         terminal.press("Escape")
         terminal.await_rows(r"l: logs  s: stacks  c: cancel  Esc: back  q: quit")
         if columns == 120:
+            # Stacks take a moment: the log does not wait for them, and they do not take its place while it is read.
+            terminal.press("s", "l")
+            terminal.await_rows(rf"(log|stacks) of {job}", rf"(log|stacks) of {job} came: Esc shows it")
+            terminal.press("Escape")
+            terminal.await_rows(rf"(log|stacks) of {job}", r".*Esc: back.*")
+            terminal.press("Escape")
+            terminal.await_rows(r"l: logs  s: stacks  c: cancel  Esc: back  q: quit")
             terminal.press("c")
             terminal.await_rows(rf"cancel {job}\? y: yes, any other key: no")
             terminal.press("n")
