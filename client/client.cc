@@ -307,11 +307,12 @@ absl::StatusOr<std::vector<v1::GetFlightRecordsResponse>> Client::GetFlightRecor
     answers.clear();
     grpc::ClientContext context;
     rpc::SetTimeout(context, wait + impl_->options.timeout);
-    const auto stub = impl_->jobs.Get();
+    std::string address;
+    const auto stub = impl_->jobs.Get(&address);
     const auto reader = stub->GetFlightRecords(&context, request);
     v1::GetFlightRecordsResponse answer;
     while (reader->Read(&answer)) answers.push_back(std::move(answer));
-    return impl_->End(impl_->jobs, stub, reader->Finish(), attempt);
+    return impl_->End(impl_->jobs, stub, address, reader->Finish(), attempt);
   }));
   return answers;
 }
@@ -332,11 +333,12 @@ absl::StatusOr<std::vector<v1::RankStack>> Client::GetStacks(const std::string& 
     stacks.clear();
     grpc::ClientContext context;
     rpc::SetTimeout(context, wait + impl_->options.timeout);
-    const auto stub = impl_->jobs.Get();
+    std::string address;
+    const auto stub = impl_->jobs.Get(&address);
     const auto reader = stub->GetStacks(&context, request);
     v1::GetStacksResponse response;
     while (reader->Read(&response)) stacks.push_back(std::move(*response.mutable_stack()));
-    return impl_->End(impl_->jobs, stub, reader->Finish(), attempt);
+    return impl_->End(impl_->jobs, stub, address, reader->Finish(), attempt);
   }));
   return stacks;
 }

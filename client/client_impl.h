@@ -14,6 +14,7 @@
 #include <utility>
 
 #include "client/client.h"
+#include "client/reached_addresses.h"
 #include "core/error_detail.h"
 #include "core/mutex.h"
 #include "core/rpc/channel.h"
@@ -60,19 +61,16 @@ class Client::Impl {
     const auto begun = std::chrono::steady_clock::now();
     bool anew = false;
     int waits = 0;
-    // What a standby said last: it says more than an attempt that was cut short.
-    grpc::Status standby;
+    std::string address;
     while (true) {
       const auto now = std::chrono::steady_clock::now();
       const auto deadline = begun + (service.choice().HasOthers() ? 2 * timeout : timeout);
-      const auto stub = service.Get();
+      const auto stub = service.Get(&address);
       grpc::ClientContext context;
       rpc::SetTimeout(context, std::min<std::chrono::nanoseconds>(deadline - now, timeout));
       const grpc::Status status =
           rpc::EndOf((stub.get()->*method)(&context, request, response), /*cancelled=*/false);
-      if (DetailOf(rpc::FromGrpc(status)).standby()) standby = status;
-      const bool cut_short =
-          status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED && !standby.ok();
+      reached.OnEnd(address, status);
       std::chrono::nanoseconds pause;
       if (const auto wait = rpc::WaitBeforeRepeating(rpc::FromGrpc(status))) {
         pause = Spread(*wait, waits++);
@@ -82,11 +80,9 @@ class Client::Impl {
         anew = true;
         continue;
       } else {
-        return Explain(status, where);
+        return Explain(status);
       }
-      if (std::chrono::steady_clock::now() + pause >= deadline) {
-        return Explain(cut_short ? standby : status, where);
-      }
+      if (std::chrono::steady_clock::now() + pause >= deadline) return Explain(status);
       std::this_thread::sleep_for(pause);
     }
   }
@@ -102,7 +98,8 @@ class Client::Impl {
   absl::Status Stream(Method method, const Request& request, const std::stop_token& stop,
                       Attempt* attempt, const std::function<bool(Response&)>& on_response) {
     MESHRUN_RETURN_IF_ERROR(CheckText(request));
-    const auto stub = jobs.Get();
+    std::string address;
+    const auto stub = jobs.Get(&address);
     const auto begun = std::chrono::steady_clock::now();
     grpc::ClientContext context;
     // A stream has no deadline of its own: it lives as long as the job. Silence of the connection
@@ -110,28 +107,30 @@ class Client::Impl {
     const std::stop_callback cancel(stop, [&] { context.TryCancel(); });
     const auto reader = (stub.get()->*method)(&context, request);
     Response response;
-    bool reached = false;
+    bool answers = false;
     while (reader->Read(&response)) {
-      reached = true;
+      if (!answers) reached.OnEnd(address, grpc::Status::OK);
+      answers = true;
       attempt->alive |= on_response(response);
     }
     // A job may be silent for hours. Time that was spent on connecting in vain does not count.
-    reached |= context.GetServerInitialMetadata().count(rpc::kReachedKey) != 0;
+    answers |= context.GetServerInitialMetadata().count(rpc::kReachedKey) != 0;
     const grpc::Status status = rpc::EndOf(reader->Finish(), stop.stop_requested());
-    attempt->alive |= reached && std::chrono::steady_clock::now() - begun >= kSettled;
+    attempt->alive |= answers && std::chrono::steady_clock::now() - begun >= kSettled;
     attempt->connects_anew = ConnectsAnew(jobs, stub, status);
-    return End(jobs, stub, status, attempt);
+    return End(jobs, stub, address, status, attempt);
   }
 
-  // How an attempt of a stream has ended.
+  // How an attempt of a stream has ended, at `address`.
   template <typename Service>
   absl::Status End(rpc::StubOf<Service>& service,
-                   const std::shared_ptr<typename Service::Stub>& used, const grpc::Status& status,
-                   Attempt* attempt) {
+                   const std::shared_ptr<typename Service::Stub>& used, const std::string& address,
+                   const grpc::Status& status, Attempt* attempt) {
+    reached.OnEnd(address, status);
     if (GoesOn(service, used, status, Repeat::kAlways) && !IsOfLeader(status)) {
       attempt->pause = std::max<std::chrono::nanoseconds>(service.choice().Wait(), kLeastPause);
     }
-    return Explain(status, where);
+    return Explain(status);
   }
   // How long a stream that ends with its answer tries: where there are several coordinators, until
   // one of them leads.
@@ -191,7 +190,7 @@ class Client::Impl {
   // The coordinator's own errors are passed on unchanged; those that gRPC made say what to try.
   // `where`: the addresses that were tried. UNAVAILABLE: nobody answers there, for `reason`.
   static absl::Status NoCoordinator(const std::string& where, std::string_view reason);
-  static absl::Status Explain(const grpc::Status& status, const std::string& where);
+  absl::Status Explain(const grpc::Status& status);
 
   static constexpr std::chrono::milliseconds kLeastPause{20};
 
@@ -200,6 +199,7 @@ class Client::Impl {
   const std::string where;
   rpc::StubOf<v1::JobService> jobs;
   rpc::StubOf<v1::ClusterService> cluster;
+  ReachedAddresses reached;
   Mutex renewing;
 };
 

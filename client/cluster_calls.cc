@@ -39,7 +39,8 @@ absl::StatusOr<v1::ListAuditResponse> Client::ListAudit(v1::ListAuditRequest req
 }
 
 absl::StatusOr<std::string> Client::Backup(uint64_t* term) {
-  const auto stub = impl_->cluster.Get();
+  std::string address;
+  const auto stub = impl_->cluster.Get(&address);
   grpc::ClientContext context;
   rpc::SetTimeout(context, std::chrono::minutes(10));
   const auto reader = stub->Backup(&context, v1::BackupRequest());
@@ -52,7 +53,7 @@ absl::StatusOr<std::string> Client::Backup(uint64_t* term) {
     *term = response.term();
   }
   Attempt attempt;
-  MESHRUN_RETURN_IF_ERROR(impl_->End(impl_->cluster, stub, reader->Finish(), &attempt));
+  MESHRUN_RETURN_IF_ERROR(impl_->End(impl_->cluster, stub, address, reader->Finish(), &attempt));
   if (file.empty() || sha256 != Sha256(file))
     return absl::DataLossError("the backup did not arrive as it was sent: make it again");
   return file;

@@ -1,7 +1,6 @@
 // What a client says of an error.
 #include <fmt/format.h>
 
-#include <cctype>
 #include <string>
 #include <string_view>
 
@@ -10,19 +9,6 @@
 #include "core/rpc/status_conversion.h"
 
 namespace meshrun::client {
-namespace {
-
-// "…: Failed to connect to remote host: Connection refused" -> "connection refused".
-std::string ShortReason(const std::string& text) {
-  const size_t at = text.rfind(": ");
-  std::string reason = at == std::string::npos ? text : text.substr(at + 2);
-  if (!reason.empty() && reason.size() > 1 && std::islower(static_cast<unsigned char>(reason[1]))) {
-    reason[0] = static_cast<char>(std::tolower(static_cast<unsigned char>(reason[0])));
-  }
-  return reason;
-}
-
-}  // namespace
 
 absl::Status Client::Impl::NoCoordinator(const std::string& where, std::string_view reason) {
   // Over TLS an answer that says why needs a connection first.
@@ -35,11 +21,18 @@ absl::Status Client::Impl::NoCoordinator(const std::string& where, std::string_v
                       : "if it is, 'meshrun doctor' looks at the certificates"));
 }
 
-absl::Status Client::Impl::Explain(const grpc::Status& status, const std::string& where) {
-  const absl::Status said = rpc::FromGrpc(status);
+absl::Status Client::Impl::Explain(const grpc::Status& status) {
+  // What a standby says is more than that others are not reached.
+  const bool is_away = rpc::OriginOf(status) == v1::ERROR_ORIGIN_UNSPECIFIED &&
+                       (status.error_code() == grpc::StatusCode::UNAVAILABLE ||
+                        status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED);
+  const grpc::Status standby = is_away ? reached.Standby() : grpc::Status::OK;
+  const absl::Status said = rpc::FromGrpc(standby.ok() ? status : standby);
   if (const v1::ErrorDetail detail = DetailOf(said); detail.standby()) {
+    const std::string why_not = reached.WhyNot(detail.leader());
     absl::Status none = absl::UnavailableError(fmt::format(
-        "no coordinator that leads was found at {}: {}", where, std::string(said.message())));
+        "no coordinator that leads was found at {}: {}{}", where, std::string(said.message()),
+        why_not.empty() ? "" : fmt::format(", and is not reached there: {}", why_not)));
     SetDetail(&none, detail);
     return none;
   }

@@ -5,6 +5,7 @@
 #include <optional>
 #include <utility>
 
+#include "coordinator/own_certificate.h"
 #include "core/certificates/certificate.h"
 #include "core/log.h"
 #include "core/rpc/caller.h"
@@ -55,6 +56,7 @@ absl::StatusOr<std::unique_ptr<Door>> Door::Open(Options options) {
   if (options.listen.empty()) {
     MESHRUN_ASSIGN_OR_RETURN(options.listen, rpc::DefaultListenAddress());
   }
+  MESHRUN_RETURN_IF_ERROR(CheckServes(options.security, options.listen));
   const std::optional<std::string> unix_path = rpc::UnixPath(options.listen);
   std::unique_ptr<rpc::Acceptor> acceptor;
   if (!unix_path) {

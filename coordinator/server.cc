@@ -12,6 +12,7 @@
 #include "coordinator/leadership/fixed_leadership.h"
 #include "coordinator/leadership/not_leading.h"
 #include "coordinator/metrics/coordinator_metrics.h"
+#include "coordinator/own_certificate.h"
 #include "coordinator/services/cluster_service.h"
 #include "coordinator/services/job_service.h"
 #include "coordinator/services/log_relay.h"
@@ -152,11 +153,16 @@ class RunningServer : public Server {
   void Report() {
     const rpc::TlsFiles& tls = door_.security().tls;
     if (door_.KnowsCallers()) {
-      expiry_.emplace(certificates::CertificateFiles{tls.cert, tls.key, tls.ca},
-                      [this](const std::string& text) {
-                        log::Warning(text);
-                        Note("CertificateEnding", text);
-                      });
+      expiry_.emplace(
+          certificates::CertificateFiles{tls.cert, tls.key, tls.ca},
+          [this](const std::string& text) {
+            log::Warning(text);
+            Note("CertificateEnding", text);
+          },
+          [this](const certificates::Certificate&) {
+            const absl::Status serves = CheckServes(door_.security(), door_.address());
+            if (!serves.ok()) log::Error("no new connection comes", {{"why", serves}});
+          });
     }
     health_.Watch(*server_,
                   {v1::SessionService::service_full_name(), v1::JobService::service_full_name(),

@@ -12,6 +12,7 @@
 #include "coordinator/etcd/target.h"
 #include "coordinator/http_front.h"
 #include "coordinator/leadership/etcd_leadership.h"
+#include "coordinator/own_certificate.h"
 #include "coordinator/state_copy.h"
 #include "coordinator/state_store/batched_state_store.h"
 #include "coordinator/state_store/etcd_state_store.h"
@@ -132,6 +133,7 @@ absl::StatusOr<std::unique_ptr<Server>> StartElected(
                                                   .clock = first.clock}));
   MESHRUN_ASSIGN_OR_RETURN(const std::string address,
                            AdvertisedAddress(flags.advertise, door->address(), os::HostName()));
+  MESHRUN_RETURN_IF_ERROR(CheckNamesHost(first.security, address));
   etcd::Client::Options client;
   client.endpoints = target.endpoints;
   client.tls = flags.etcd_tls;

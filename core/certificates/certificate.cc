@@ -77,6 +77,26 @@ Key ParseKey(std::string_view pem) {
   return key;
 }
 
+bool MayServe(std::string_view pem) {
+  const X509Ptr cert = ParseCertificate(pem);
+  const bool may =
+      cert != nullptr && X509_check_purpose(cert.get(), X509_PURPOSE_SSL_SERVER, /*ca=*/0) == 1;
+  ERR_clear_error();
+  return may;
+}
+
+bool NamesHost(std::string_view pem, const std::string& host) {
+  const X509Ptr cert = ParseCertificate(pem);
+  if (cert == nullptr || host.empty()) return false;
+  const bool has_names = X509_get_ext_by_NID(cert.get(), NID_subject_alt_name, -1) >= 0;
+  const unsigned flags =
+      X509_CHECK_FLAG_NO_PARTIAL_WILDCARDS | (has_names ? X509_CHECK_FLAG_NEVER_CHECK_SUBJECT : 0);
+  const bool names = X509_check_ip_asc(cert.get(), host.c_str(), 0) == 1 ||
+                     X509_check_host(cert.get(), host.data(), host.size(), flags, nullptr) == 1;
+  ERR_clear_error();
+  return names;
+}
+
 bool KeyFits(std::string_view cert_pem, std::string_view key_pem) {
   const X509Ptr cert = ParseCertificate(cert_pem);
   const Key key = ParseKey(key_pem);

@@ -24,6 +24,18 @@ KeyPair Authority(const std::string& name = "cluster") {
   return *made;
 }
 
+// The common name is head1.example.org, and there is no extension.
+constexpr char kWithoutExtensions[] = R"(-----BEGIN CERTIFICATE-----
+MIIBMzCB2wIUbtLPyFmrohZIEzJd3WCSJOmKoiEwCgYIKoZIzj0EAwIwHDEaMBgG
+A1UEAwwRaGVhZDEuZXhhbXBsZS5vcmcwIBcNMjYxMTMwMTc1MzUwWhgPMjEyNjEx
+MDYxNzUzNTBaMBwxGjAYBgNVBAMMEWhlYWQxLmV4YW1wbGUub3JnMFkwEwYHKoZI
+zj0CAQYIKoZIzj0DAQcDQgAETk0rc3Ap2+y33uPRoCBiImR3mhF9v1NrKMfuD4wL
+3Mig8VxnxsGW0hVfmP4oGw+Ok1qyQU6PcwAAxYDvy/QA7TAKBggqhkjOPQQDAgNH
+ADBEAiB00JS2TqeDA7EVWTs7Iy1nfC4im2CDKu8nmXpfzG01DAIgFKGR9idn0sdm
+BpP9H9oKYoOEq+5BIslCyRgg51oIips=
+-----END CERTIFICATE-----
+)";
+
 TEST(CertificatesTest, SaysWhatWasAskedFor) {
   const KeyPair authority = Authority();
   EXPECT_TRUE(ReadCertificate(authority.cert_pem)->authority);
@@ -44,6 +56,38 @@ TEST(CertificatesTest, SaysWhatWasAskedFor) {
   EXPECT_FALSE(read->authority);
   EXPECT_EQ(read->not_before, kYear.not_before);
   EXPECT_EQ(read->not_after, kYear.not_after);
+}
+
+TEST(CertificatesTest, AClientsCertificateMayNotServe) {
+  const KeyPair authority = Authority();
+  const auto client = Issue(authority, {.common_name = "ada", .hosts = {"head"}}, kYear);
+  const auto server =
+      Issue(authority, {.common_name = "c", .hosts = {"head"}, .server = true}, kYear);
+  ASSERT_TRUE(client.ok() && server.ok());
+  EXPECT_FALSE(MayServe(client->cert_pem));
+  EXPECT_TRUE(MayServe(server->cert_pem));
+  // An authority of the user's own that says nothing of what its certificates are for.
+  EXPECT_TRUE(MayServe(kWithoutExtensions));
+  EXPECT_FALSE(MayServe("no certificate"));
+}
+
+TEST(CertificatesTest, NamesAreComparedAsClientsDo) {
+  const auto made = Issue(Authority(),
+                          {.common_name = "common",
+                           .hosts = {"head1", "*.cluster.example.org", "10.0.0.1", "::1"},
+                           .server = true},
+                          kYear);
+  ASSERT_TRUE(made.ok()) << made.status();
+  for (const char* host : {"head1", "HEAD1", "a.cluster.example.org", "10.0.0.1", "::1"}) {
+    EXPECT_TRUE(NamesHost(made->cert_pem, host)) << host;
+  }
+  for (const char* host : {"head9", "head", "head1.example.org", "cluster.example.org",
+                           "a.b.cluster.example.org", "10.0.0.2", "common", ""}) {
+    EXPECT_FALSE(NamesHost(made->cert_pem, host)) << host;
+  }
+  // There are no other names than the common one.
+  EXPECT_TRUE(NamesHost(kWithoutExtensions, "head1.example.org"));
+  EXPECT_FALSE(NamesHost(kWithoutExtensions, "head2.example.org"));
 }
 
 TEST(CertificatesTest, RenewKeepsAllButTheTimes) {

@@ -30,7 +30,7 @@ CertificateAuthority::CertificateAuthority(const std::string& name, std::string 
 
 rpc::TlsFiles CertificateAuthority::Sign(const std::string& name, const Options& options) const {
   certificates::Subject subject = {
-      .common_name = name, .hosts = {"127.0.0.1", "localhost"}, .server = true};
+      .common_name = name, .hosts = {"127.0.0.1", "localhost"}, .server = options.server};
   for (const std::string& role : options.roles) {
     subject.uris.push_back(std::string(rpc::kRoleUri) + role);
   }

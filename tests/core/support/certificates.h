@@ -19,6 +19,8 @@ class CertificateAuthority {
     // "operate", "worker", ...
     std::vector<std::string> roles = {"coordinator", "operate"};
     std::vector<std::string> nodes;
+    // Others may connect to its holder.
+    bool server = true;
     // From now; negative: it has ended.
     std::chrono::seconds lasts = std::chrono::hours(1);
     // Since when.
