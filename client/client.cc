@@ -309,6 +309,9 @@ absl::StatusOr<std::vector<v1::GetFlightRecordsResponse>> Client::GetFlightRecor
     rpc::SetTimeout(context, wait + impl_->options.timeout);
     std::string address;
     const auto stub = impl_->jobs.Get(&address);
+    if (const grpc::Status met = impl_->Meet(address, impl_->options.timeout); !met.ok()) {
+      return impl_->End(impl_->jobs, stub, address, met, attempt);
+    }
     const auto reader = stub->GetFlightRecords(&context, request);
     v1::GetFlightRecordsResponse answer;
     while (reader->Read(&answer)) answers.push_back(std::move(answer));
@@ -335,6 +338,9 @@ absl::StatusOr<std::vector<v1::RankStack>> Client::GetStacks(const std::string& 
     rpc::SetTimeout(context, wait + impl_->options.timeout);
     std::string address;
     const auto stub = impl_->jobs.Get(&address);
+    if (const grpc::Status met = impl_->Meet(address, impl_->options.timeout); !met.ok()) {
+      return impl_->End(impl_->jobs, stub, address, met, attempt);
+    }
     const auto reader = stub->GetStacks(&context, request);
     v1::GetStacksResponse response;
     while (reader->Read(&response)) stacks.push_back(std::move(*response.mutable_stack()));

@@ -33,7 +33,8 @@ inline constexpr int kDefaultPort = 7480;
 
 struct Options {
   // unix:PATH, or with TLS host:port, or host (the default port). Of several coordinators all, with
-  // commas: calls go to the one that leads, and follow when another one is elected.
+  // commas: calls go to the one that leads, and follow when another one is elected. They go to no
+  // coordinator of another cluster than that of the first answer.
   std::string address;
   rpc::Security security;
   // Timeout of each call that does not stream.

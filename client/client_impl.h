@@ -11,9 +11,11 @@
 #include <stop_token>
 #include <string>
 #include <thread>
+#include <type_traits>
 #include <utility>
 
 #include "client/client.h"
+#include "client/cluster_of_client.h"
 #include "client/reached_addresses.h"
 #include "core/error_detail.h"
 #include "core/mutex.h"
@@ -66,10 +68,18 @@ class Client::Impl {
       const auto now = std::chrono::steady_clock::now();
       const auto deadline = begun + (service.choice().HasOthers() ? 2 * timeout : timeout);
       const auto stub = service.Get(&address);
-      grpc::ClientContext context;
-      rpc::SetTimeout(context, std::min<std::chrono::nanoseconds>(deadline - now, timeout));
-      const grpc::Status status =
-          rpc::EndOf((stub.get()->*method)(&context, request, response), /*cancelled=*/false);
+      const auto time_left = std::min<std::chrono::nanoseconds>(deadline - now, timeout);
+      constexpr bool kSaysTheCluster = std::is_same_v<Response, v1::DescribeClusterResponse>;
+      grpc::Status status = kSaysTheCluster ? grpc::Status::OK : Meet(address, time_left);
+      if (status.ok()) {
+        grpc::ClientContext context;
+        rpc::SetTimeout(context, time_left);
+        status = rpc::EndOf((stub.get()->*method)(&context, request, response),
+                            /*cancelled=*/false);
+        if constexpr (kSaysTheCluster) {
+          if (status.ok()) status = Judge(address, response->cluster_id());
+        }
+      }
       reached.OnEnd(address, status);
       std::chrono::nanoseconds pause;
       if (const auto wait = rpc::WaitBeforeRepeating(rpc::FromGrpc(status))) {
@@ -100,6 +110,10 @@ class Client::Impl {
     MESHRUN_RETURN_IF_ERROR(CheckText(request));
     std::string address;
     const auto stub = jobs.Get(&address);
+    if (const grpc::Status met = Meet(address, options.timeout, stop); !met.ok()) {
+      attempt->connects_anew = ConnectsAnew(jobs, stub, met);
+      return End(jobs, stub, address, met, attempt);
+    }
     const auto begun = std::chrono::steady_clock::now();
     grpc::ClientContext context;
     // A stream has no deadline of its own: it lives as long as the job. Silence of the connection
@@ -119,6 +133,18 @@ class Client::Impl {
     attempt->alive |= answers && std::chrono::steady_clock::now() - begun >= kSettled;
     attempt->connects_anew = ConnectsAnew(jobs, stub, status);
     return End(jobs, stub, address, status, attempt);
+  }
+
+  // Before a call goes to `address`, where there are several coordinators: whether the one there is
+  // of this client's cluster. Asks it, if it is another one than before. UNAVAILABLE: as Judge.
+  grpc::Status Meet(const std::string& address, std::chrono::nanoseconds timeout,
+                    const std::stop_token& stop = {});
+
+  // After a coordinator has said its cluster. Where there are no others, any is the right one.
+  grpc::Status Judge(const std::string& address, const std::string& id) {
+    if (cluster.choice().HasOthers()) return cluster_of_client.Judge(address, id);
+    cluster_of_client.BeginWith(address, id);
+    return grpc::Status::OK;
   }
 
   // How an attempt of a stream has ended, at `address`.
@@ -200,6 +226,7 @@ class Client::Impl {
   rpc::StubOf<v1::JobService> jobs;
   rpc::StubOf<v1::ClusterService> cluster;
   ReachedAddresses reached;
+  ClusterOfClient cluster_of_client;
   Mutex renewing;
 };
 

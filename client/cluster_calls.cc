@@ -24,6 +24,22 @@ absl::StatusOr<Response> AllRecords(Request request, const Page& page) {
 
 }  // namespace
 
+grpc::Status Client::Impl::Meet(const std::string& address, std::chrono::nanoseconds timeout,
+                                const std::stop_token& stop) {
+  if (!cluster.choice().HasOthers() || cluster_of_client.Knows(address)) return grpc::Status::OK;
+  std::string asked;
+  const auto stub = cluster.Get(&asked);
+  grpc::ClientContext context;
+  rpc::SetTimeout(context, timeout);
+  const std::stop_callback cancel(stop, [&] { context.TryCancel(); });
+  v1::DescribeClusterRequest request;
+  request.set_max_events(1);
+  v1::DescribeClusterResponse response;
+  const grpc::Status status = rpc::EndOf(stub->DescribeCluster(&context, request, &response),
+                                         /*cancelled=*/stop.stop_requested());
+  return status.ok() ? Judge(asked, response.cluster_id()) : status;
+}
+
 absl::StatusOr<v1::ListUsageResponse> Client::ListUsage(v1::ListUsageRequest request) {
   return AllRecords<v1::ListUsageResponse>(
       std::move(request), [this](const v1::ListUsageRequest& page, v1::ListUsageResponse* out) {
@@ -41,6 +57,10 @@ absl::StatusOr<v1::ListAuditResponse> Client::ListAudit(v1::ListAuditRequest req
 absl::StatusOr<std::string> Client::Backup(uint64_t* term) {
   std::string address;
   const auto stub = impl_->cluster.Get(&address);
+  Attempt attempt;
+  if (const grpc::Status met = impl_->Meet(address, impl_->options.timeout); !met.ok()) {
+    return impl_->End(impl_->cluster, stub, address, met, &attempt);
+  }
   grpc::ClientContext context;
   rpc::SetTimeout(context, std::chrono::minutes(10));
   const auto reader = stub->Backup(&context, v1::BackupRequest());
@@ -52,7 +72,6 @@ absl::StatusOr<std::string> Client::Backup(uint64_t* term) {
     sha256 = response.sha256();
     *term = response.term();
   }
-  Attempt attempt;
   MESHRUN_RETURN_IF_ERROR(impl_->End(impl_->cluster, stub, address, reader->Finish(), &attempt));
   if (file.empty() || sha256 != Sha256(file))
     return absl::DataLossError("the backup did not arrive as it was sent: make it again");

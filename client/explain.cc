@@ -29,10 +29,13 @@ absl::Status Client::Impl::Explain(const grpc::Status& status) {
   const grpc::Status standby = is_away ? reached.Standby() : grpc::Status::OK;
   const absl::Status said = rpc::FromGrpc(standby.ok() ? status : standby);
   if (const v1::ErrorDetail detail = DetailOf(said); detail.standby()) {
+    std::string text = fmt::format("no coordinator that leads was found at {}: {}", where,
+                                   std::string(said.message()));
     const std::string why_not = reached.WhyNot(detail.leader());
-    absl::Status none = absl::UnavailableError(fmt::format(
-        "no coordinator that leads was found at {}: {}{}", where, std::string(said.message()),
-        why_not.empty() ? "" : fmt::format(", and is not reached there: {}", why_not)));
+    if (!why_not.empty()) text += fmt::format(", and is not reached there: {}", why_not);
+    const std::string other = cluster_of_client.OfOther();
+    if (said.message() != other && !other.empty()) text += "; " + other;
+    absl::Status none = absl::UnavailableError(text);
     SetDetail(&none, detail);
     return none;
   }

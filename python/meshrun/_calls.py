@@ -49,6 +49,8 @@ class Calls:
         for one in self._choice.given:
             _address.check_security(one, self._tls, self._insecure_loopback)
         self._connected_to = ""
+        # The cluster of the first answer, and the last address whose coordinator was of it.
+        self._cluster_id, self._judged = "", ""
         self._connect()
 
     def _connect(self) -> None:
@@ -128,6 +130,34 @@ class Calls:
                 self._connect()
             return True
 
+    def meet(self, used: Any, timeout: float) -> None:
+        """Before a call: where there are several coordinators, asks one that is another than before for its cluster. Raises
+        grpc.RpcError: that call's, or an answer as a standby's where the cluster is not that of the first answer."""
+        from .v1 import cluster_service_pb2
+
+        with self._lock:
+            at = self._connected_to
+            if not self._choice.has_others() or self._judged == at or used not in self._stubs.values():
+                return
+            stub = self._stubs["cluster"]
+        self.judge(at, self.begin(stub, "DescribeCluster", cluster_service_pb2.DescribeClusterRequest(max_events=1), timeout))
+
+    def judge(self, at: str, answer: Any) -> None:
+        """answer: DescribeCluster's, of the coordinator at this address. Raises as meet()."""
+        with self._lock:
+            if not self._cluster_id or not self._choice.has_others():  # any cluster is the right one
+                self._cluster_id = answer.cluster_id
+            if not answer.cluster_id or answer.cluster_id == self._cluster_id:
+                self._judged = at
+                return
+        raise _other_cluster(self._grpc, f"the coordinator at {at} leads cluster {answer.cluster_id}, and this client began with "
+                             f"cluster {self._cluster_id}: compare the --state of the coordinators")
+
+    def address_of(self, stub: Any) -> str:
+        """Where the stub's calls go; empty: another coordinator has taken its place."""
+        with self._lock:
+            return self._connected_to if stub in self._stubs.values() else ""
+
     def has_others(self) -> bool:
         """Whether there are several coordinators."""
         return self._choice.has_others()
@@ -168,7 +198,14 @@ class Calls:
             try:
                 # gRPC moves a connection forward only while a call waits for it.
                 wait = away is not None and not self.has_others()
-                return self.begin(stub, method, request, max(min(until - time.monotonic(), self.timeout), 0.001), wait_for_ready=wait)
+                left = max(min(until - time.monotonic(), self.timeout), 0.001)
+                if method != "DescribeCluster":
+                    self.meet(stub, left)
+                at = self.address_of(stub)
+                answer = self.begin(stub, method, request, left, wait_for_ready=wait)
+                if method == "DescribeCluster" and at:
+                    self.judge(at, answer)
+                return answer
             except self._grpc.RpcError as error:
                 failure, pause = self.explain(error), self.turn(service, stub, error)
             finally:
@@ -247,6 +284,29 @@ class Calls:
         return None
 
 
+def _other_cluster(grpc: Any, text: str) -> Exception:
+    """A grpc.RpcError, as if a standby that names no leader had answered: the call did nothing, and the next address is due."""
+    from google.protobuf import any_pb2
+
+    from .v1 import error_pb2
+
+    packed = any_pb2.Any()
+    packed.Pack(error_pb2.ErrorDetail(origin=error_pb2.ERROR_ORIGIN_COORDINATOR, standby=True))
+    said = error_pb2.ErrorStatus(code=grpc.StatusCode.UNAVAILABLE.value[0], message=text, details=[packed])
+
+    class OtherCluster(grpc.RpcError):
+        def code(self) -> Any:
+            return grpc.StatusCode.UNAVAILABLE
+
+        def details(self) -> str:
+            return text
+
+        def trailing_metadata(self) -> tuple[tuple[str, bytes], ...]:
+            return (("grpc-status-details-bin", said.SerializeToString()),)
+
+    return OtherCluster(text)
+
+
 class _Channel:
     """calls: how many are under way over it."""
 
@@ -290,6 +350,7 @@ class Stream:
             left = None if self._deadline is None else max(self._deadline - begun, 0.0)
             call = None
             try:
+                self._calls.meet(stub, self._calls.timeout if left is None else min(left, self._calls.timeout))
                 call = self._call = self._calls.begin(stub, self._method, self._request(), left)
                 if self._stopped.is_set():
                     call.cancel()
@@ -306,7 +367,7 @@ class Stream:
                     return
                 self._calls.stub("jobs")  # raises where close() has ended the call
                 failure, turn = self._calls.explain(error), self._calls.turn("jobs", stub, error)
-                metadata = call.initial_metadata() or ()
+                metadata = (call.initial_metadata() if call is not None else None) or ()
                 reached = reached or any(key == _REACHED_KEY for key, _ in metadata)
             finally:
                 if call is not None:

@@ -7,7 +7,7 @@
 #include <functional>
 #include <memory>
 #include <string>
-#include <vector>
+#include <thread>
 
 #include "client/client.h"
 #include "core/error_detail.h"
@@ -24,8 +24,8 @@ namespace {
 
 using std::chrono::milliseconds;
 using std::chrono::seconds;
+using ::testing::AllOf;
 using ::testing::HasSubstr;
-using ::testing::Not;
 
 // A coordinator that leads `cluster`, or stands by where that is empty.
 class Coordinator : public v1::JobService::Service, public v1::ClusterService::Service {
@@ -51,9 +51,11 @@ class Coordinator : public v1::JobService::Service, public v1::ClusterService::S
   }
   const std::string& address() const { return address_; }
   int asked_for_jobs() const { return asked_for_jobs_; }
+  int described() const { return described_; }
 
   grpc::Status DescribeCluster(grpc::ServerContext*, const v1::DescribeClusterRequest*,
                                v1::DescribeClusterResponse* response) override {
+    ++described_;
     MutexLock lock(mu_);
     if (cluster_.empty()) return StandsBy();
     response->set_cluster_id(cluster_);
@@ -104,6 +106,7 @@ class Coordinator : public v1::JobService::Service, public v1::ClusterService::S
   std::string cluster_ MESHRUN_GUARDED_BY(mu_);
   const std::string leader_;
   std::atomic<int> asked_for_jobs_{0};
+  std::atomic<int> described_{0};
   std::unique_ptr<grpc::Server> server_;
   std::string address_;
 };
@@ -134,6 +137,77 @@ TEST(SeveralCoordinatorsTest, ALeaderWhoseCertificateIsRefusedIsNamedWithTheReas
     EXPECT_THAT(text, HasSubstr("b leads at " + leader.address()));
     EXPECT_THAT(text, HasSubstr("certificate"));
   }
+}
+
+// The third address leads into another cluster, and is the first to answer after a loss.
+TEST(SeveralCoordinatorsTest, AFollowerStaysWithItsCluster) {
+  Coordinator a(kPlain, "ours");
+  Coordinator b(kPlain);
+  const Coordinator c(kPlain, "other");
+  auto client = Client::Connect(To(a.address() + "," + c.address() + "," + b.address()));
+  ASSERT_TRUE(client.ok()) << client.status();
+  StreamOptions options;
+  options.patience = seconds(60);
+  std::atomic<int> seen{0};
+  absl::Status watched;
+  std::thread watcher([&] {
+    watched = (*client)->Watch(
+        "j", [&](const v1::Job&) { ++seen; }, options);
+  });
+  EXPECT_TRUE(meshrun::testing::Eventually([&] { return seen == 1; }));
+  a.Stop();
+  EXPECT_TRUE(meshrun::testing::Eventually([&] {
+    const auto nodes = (*client)->ListNodes();
+    return absl::IsUnavailable(nodes.status()) &&
+           nodes.status().message().find("leads cluster other") != std::string::npos;
+  }));
+  b.ends_ = true;
+  b.Lead("ours");
+  watcher.join();
+  EXPECT_TRUE(watched.ok()) << watched;
+  EXPECT_EQ(c.asked_for_jobs(), 0);
+  EXPECT_EQ(b.asked_for_jobs(), 1);
+  const auto nodes = (*client)->ListNodes();
+  ASSERT_TRUE(nodes.ok()) << nodes.status();
+  EXPECT_EQ(nodes->front().name(), "ours");
+}
+
+TEST(SeveralCoordinatorsTest, AClientThatCouldNotAskBeforeStaysWithTheFirstCluster) {
+  Coordinator a(kPlain, "ours");
+  const Coordinator c(kPlain, "other");
+  Options options = To(a.address() + "," + c.address());
+  options.check = false;
+  auto client = Client::Connect(options);
+  ASSERT_TRUE(client.ok()) << client.status();
+  EXPECT_EQ((*client)->ListNodes()->front().name(), "ours");
+  a.Stop();
+  const absl::Status gone = (*client)->ListNodes().status();
+  EXPECT_TRUE(absl::IsUnavailable(gone)) << gone;
+  EXPECT_THAT(std::string(gone.message()),
+              AllOf(HasSubstr(c.address() + " leads cluster other"), HasSubstr("cluster ours")));
+}
+
+// It may have been set up anew.
+TEST(SeveralCoordinatorsTest, OneCoordinatorMayLeadAnotherClusterThanBefore) {
+  Coordinator one(kPlain, "ours");
+  auto client = Client::Connect(To(one.address()));
+  ASSERT_TRUE(client.ok()) << client.status();
+  one.Lead("another");
+  const auto described = (*client)->DescribeCluster();
+  ASSERT_TRUE(described.ok()) << described.status();
+  EXPECT_EQ(described->cluster_id(), "another");
+  EXPECT_TRUE((*client)->ListNodes().ok());
+}
+
+// Nobody asks twice.
+TEST(SeveralCoordinatorsTest, OneCoordinatorIsNotAskedForItsCluster) {
+  const Coordinator one(kPlain, "ours");
+  Options options = To(one.address());
+  options.check = false;
+  auto client = Client::Connect(options);
+  ASSERT_TRUE(client.ok());
+  EXPECT_TRUE((*client)->ListNodes().ok());
+  EXPECT_EQ(one.described(), 0);
 }
 
 }  // namespace

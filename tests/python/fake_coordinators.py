@@ -10,10 +10,10 @@ from meshrun.v1 import cluster_service_pb2, cluster_service_pb2_grpc, error_pb2,
 
 
 class Election:
-    """leader: address of the one that leads, or nothing. state: of the one job, "j"."""
+    """leader: address of the one that leads, or nothing. state: of the one job, "j". cluster: its id."""
 
-    def __init__(self):
-        self.leader, self.state = "", job_pb2.JOB_STATE_RUNNING
+    def __init__(self, cluster="ours"):
+        self.leader, self.state, self.cluster = "", job_pb2.JOB_STATE_RUNNING, cluster
         self.asked = []
 
     def admit(self, address, context):
@@ -36,7 +36,7 @@ def coordinator(election):
     class Cluster(cluster_service_pb2_grpc.ClusterServiceServicer):
         def DescribeCluster(self, request, context):
             election.admit(address, context)
-            return cluster_service_pb2.DescribeClusterResponse(version="0")
+            return cluster_service_pb2.DescribeClusterResponse(version="0", cluster_id=election.cluster)
 
         def ListNodes(self, request, context):
             election.admit(address, context)
