@@ -5,8 +5,7 @@
 
 namespace meshrun::client {
 
-absl::StatusOr<CoordinatorHttp> FindHttp(const CoordinatorFlags& flags, const std::string& job) {
-  MESHRUN_ASSIGN_OR_RETURN(const Connection connection, Connect(flags, job));
+absl::StatusOr<CoordinatorHttp> FindHttp(const Connection& connection, const std::string& job) {
   CoordinatorHttp out;
   if (!job.empty()) {
     MESHRUN_ASSIGN_OR_RETURN(const v1::GetJobResponse found, connection.client->Get(job));

@@ -14,8 +14,9 @@ struct CoordinatorHttp {
   std::string job_id;
 };
 
-// The coordinator is that of Connect(flags, job). FAILED_PRECONDITION: it has none that can be
-// reached from here. NOT_FOUND: no such job.
-absl::StatusOr<CoordinatorHttp> FindHttp(const CoordinatorFlags& flags, const std::string& job);
+// Asks the coordinator that leads, if there are several. `job`: the beginning of its id; may be
+// empty. FAILED_PRECONDITION: it has no HTTP port that can be reached from here. NOT_FOUND: no such
+// job.
+absl::StatusOr<CoordinatorHttp> FindHttp(const Connection& connection, const std::string& job);
 
 }  // namespace meshrun::client

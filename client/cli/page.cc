@@ -61,11 +61,14 @@ int Run(const PageFlags& flags) {
         fmt::format("--port {}: write a port from 1 to 65535", flags.port)));
   }
   os::BlockTerminationSignals();
-  const auto http = FindHttp(flags.coordinator, flags.job);
+  // Kept: it goes to no leader of another cluster.
+  const auto connection = Connect(flags.coordinator, flags.job);
+  if (!connection.ok()) return Fail(connection.status());
+  const auto http = FindHttp(*connection, flags.job);
   if (!http.ok()) return Fail(http.status());
   const auto proxy = PageProxy::Start(static_cast<int>(flags.port), http->target,
-                                      [&flags, job = http->job_id]() -> absl::StatusOr<HttpTarget> {
-                                        auto again = FindHttp(flags.coordinator, job);
+                                      [&connection]() -> absl::StatusOr<HttpTarget> {
+                                        auto again = FindHttp(*connection, "");
                                         if (!again.ok()) return again.status();
                                         return std::move(again->target);
                                       });

@@ -278,10 +278,13 @@ int Run(const TopFlags& flags) {
     return Fail(absl::InvalidArgumentError(
         "standard input and output are not a terminal: --once prints the screen as text"));
   }
-  const auto http = FindHttp(flags.coordinator, flags.job);
+  // Kept: it goes to no leader of another cluster.
+  const auto connection = Connect(flags.coordinator, flags.job);
+  if (!connection.ok()) return Fail(connection.status());
+  const auto http = FindHttp(*connection, flags.job);
   if (!http.ok()) return Fail(http.status());
-  const TopFeed::Find find = [&flags, job = http->job_id]() -> absl::StatusOr<HttpTarget> {
-    auto again = FindHttp(flags.coordinator, job);
+  const TopFeed::Find find = [&connection]() -> absl::StatusOr<HttpTarget> {
+    auto again = FindHttp(*connection, "");
     if (!again.ok()) return again.status();
     return std::move(again->target);
   };

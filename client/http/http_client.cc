@@ -26,6 +26,23 @@ bool EqualInAnyCase(std::string_view a, std::string_view b) {
   });
 }
 
+// Why there is no answer.
+std::string Reason(httplib::Error error) {
+  switch (error) {
+    case httplib::Error::Connection:
+      return "no connection comes about";
+    case httplib::Error::Read:
+    case httplib::Error::Write:
+      return "the connection broke, or nothing came for too long";
+    case httplib::Error::SSLConnection:
+      return "TLS fails";
+    case httplib::Error::SSLServerVerification:
+      return "its certificate is not trusted";
+    default:
+      return httplib::to_string(error);
+  }
+}
+
 class Exchange : public HttpExchange {
  public:
   Exchange(std::string address, std::unique_ptr<httplib::ClientImpl> client)
@@ -59,9 +76,8 @@ class Exchange : public HttpExchange {
     httplib::Error error = httplib::Error::Success;
     const bool whole = client_->send(request, response, error);
     if (whole || ended || stopped_.load()) return absl::OkStatus();
-    return absl::UnavailableError(
-        fmt::format("the coordinator's HTTP port at {} does not answer: {}", address_,
-                    httplib::to_string(error)));
+    return absl::UnavailableError(fmt::format(
+        "the coordinator's HTTP port at {} does not answer: {}", address_, Reason(error)));
   }
 
   void Stop() override {

@@ -7,11 +7,13 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <nlohmann/json.hpp>
 #include <utility>
 #include <variant>
 
 #include "client/http/forwarded_call.h"
 #include "client/http/redirect_page.h"
+#include "client/http/waiting_page.h"
 #include "core/hash.h"
 #include "core/http/server.h"
 #include "core/mutex.h"
@@ -78,6 +80,15 @@ bool IsAway(const absl::StatusOr<http::Answer>& answer) {
   return response != nullptr && response->status == 503;
 }
 
+// Why the answer IsAway, as a sentence.
+std::string WhyAway(const absl::StatusOr<http::Answer>& answer) {
+  if (!answer.ok()) return std::string(answer.status().message());
+  const auto& response = std::get<http::Response>(*answer);
+  const auto body = nlohmann::json::parse(response.body, nullptr, /*allow_exceptions=*/false);
+  const bool tells = body.is_object() && body.contains("message") && body["message"].is_string();
+  return tells ? body["message"].get<std::string>() : "the coordinator answers 503";
+}
+
 class Proxy : public PageProxy {
  public:
   Proxy(HttpTarget target, Find find) : target_(std::move(target)), find_(std::move(find)) {}
@@ -129,8 +140,9 @@ class Proxy : public PageProxy {
     if (key == nullptr) return Refused("the page is not served yet");
     const auto is_first = [this](std::string_view given) { return IsFirst(given); };
     if (auto answer = key->Judge(request, is_first)) return *std::move(answer);
+    const std::string_view path = key->PathAtCoordinator(request.path);
     HttpCall call{.method = request.method,
-                  .path = PathAndQuery(request, key->PathAtCoordinator(request.path)),
+                  .path = PathAndQuery(request, path),
                   .body = request.body,
                   .timeout = kSilence};
     for (const char* name : {"content-type", "if-none-match", "accept"}) {
@@ -147,6 +159,7 @@ class Proxy : public PageProxy {
       }
       answer = Forward(target, call);
     }
+    if (IsAway(answer) && OpensPage(request, path)) return WaitingPage(WhyAway(answer));
     if (answer.ok()) return *std::move(answer);
     return http::ErrorResponse(answer.status());
   }

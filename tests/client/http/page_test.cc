@@ -348,6 +348,39 @@ TEST_F(ProxyTest, ACoordinatorThatIsAwayIsAnError) {
   EXPECT_THAT(answer->body, HasSubstr("does not answer"));
 }
 
+// A person who opens the page is told, and needs to do nothing.
+TEST_F(ProxyTest, APageThatIsOpenedWhileNobodyAnswersSaysWhyAndAsksAgain) {
+  const httplib::Headers opens = {{"Accept", "text/html,application/xhtml+xml,*/*;q=0.8"}};
+  upstream_.reset();
+  auto away = Browser().Get(At("/"), opens);
+  ASSERT_TRUE(away);
+  EXPECT_EQ(away->status, 503);
+  EXPECT_THAT(away->get_header_value("Content-Type"), StartsWith("text/html"));
+  EXPECT_THAT(away->body, AllOf(HasSubstr("No coordinator answers"), HasSubstr("location.reload"),
+                                HasSubstr("http-equiv=\"refresh\""),
+                                HasSubstr("http.sock does not answer: no connection")));
+  EXPECT_THAT(away->body, AllOf(Not(HasSubstr(door_.path)), Not(HasSubstr("Connection\""))));
+  EXPECT_THAT(away->get_header_value("Content-Security-Policy"), HasSubstr("script-src 'sha256-"));
+  // Programs get JSON on, and so does what the page itself asks.
+  for (const char* path : {"/", "/api/v1/jobs"}) {
+    const auto call = Browser().Get(At(path), httplib::Headers{{"Accept", "application/json"}});
+    ASSERT_TRUE(call);
+    EXPECT_EQ(call->get_header_value("Content-Type"), "application/json") << path;
+  }
+  EXPECT_EQ(Browser().Get(At("/api/v1/jobs"), opens)->get_header_value("Content-Type"),
+            "application/json");
+
+  const auto standby = http::Server::Start(
+      {.listen = "unix:" + (directory_ / "http.sock"), .handler = [](const http::Request&) {
+         return http::ErrorResponse(
+             absl::UnavailableError("b is a standby, and <nobody> leads now"));
+       }});
+  ASSERT_TRUE(standby.ok()) << standby.status();
+  away = Browser().Get(At("/"), opens);
+  ASSERT_TRUE(away);
+  EXPECT_THAT(away->body, HasSubstr("b is a standby, and &lt;nobody&gt; leads now"));
+}
+
 TEST_F(ProxyTest, GoesToTheCoordinatorThatLeadsNow) {
   auto standby = http::Server::Start(
       {.listen = "unix:" + (directory_ / "standby.sock"), .handler = [](const http::Request&) {
