@@ -1,8 +1,12 @@
 #include "coordinator/http_routes.h"
 
+#include <fmt/format.h>
+
 #include <chrono>
+#include <string>
 #include <utility>
 
+#include "core/error_detail.h"
 #include "core/metrics/exposition.h"
 
 namespace meshrun::coordinator {
@@ -27,6 +31,16 @@ http::Answer Told(const CoordinatorMetrics& metrics, CoordinatorMetrics::Sources
 http::Answer Health(const HttpSources& sources) {
   if (sources.health.IsReady()) return http::Response{.body = "ok\n"};
   return http::Response{.status = 503, .body = "the coordinator's loop does not turn\n"};
+}
+
+// A leader's address is that of its gRPC port: nobody here knows where its HTTP port is.
+absl::Status WithWhatToDo(const absl::Status& standby) {
+  if (DetailOf(standby).leader().empty()) return standby;
+  return absl::Status(
+      standby.code(),
+      fmt::format("{} (its gRPC address); send this call to the HTTP port of the coordinator whose "
+                  "/healthz answers \"ok\"",
+                  std::string(standby.message())));
 }
 
 http::Answer Metrics(const HttpSources& sources) {
@@ -70,7 +84,9 @@ http::Routes MakeStandbyRoutes(const HttpFront& front, const rpc::TlsFiles& tls,
   });
   routes.Add(
       "/", "http:/",
-      [answer = std::move(answer)](const http::Request&) { return http::ErrorResponse(answer()); },
+      [answer = std::move(answer)](const http::Request&) {
+        return http::ErrorResponse(WithWhatToDo(answer()));
+      },
       /*takes_post=*/true);
   return routes;
 }

@@ -13,6 +13,7 @@
 #include "coordinator/http_front.h"
 #include "coordinator/http_routes.h"
 #include "coordinator/server.h"
+#include "core/error_detail.h"
 #include "core/os/fd.h"
 #include "core/rpc/channel.h"
 #include "meshrun/v1/cluster_service.grpc.pb.h"
@@ -195,6 +196,26 @@ TEST_F(HttpTest, AHandlerIsToldThatItsRoutesAreWithdrawn) {
   ASSERT_TRUE(testing::Eventually([&] { return asked.load(); }));
   (*front)->Withdraw("this coordinator stands by");
   reader.join();
+}
+
+TEST_F(HttpTest, AStandbySaysWhichPortToAsk) {
+  auto front = HttpFront::Open({.listen = Address("s.http")});
+  ASSERT_TRUE(front.ok()) << front.status();
+  absl::Status standby = absl::UnavailableError("b is a standby: a leads at head1:7480");
+  http::Routes routes = MakeStandbyRoutes(**front, {}, [&] { return standby; });
+  const auto said = [&] {
+    const http::Answer answer =
+        routes.Handle({.method = "GET", .path = "/api/v1/jobs", .trusted = true});
+    const auto& response = std::get<http::Response>(answer);
+    EXPECT_EQ(response.status, 503);
+    return response.body;
+  };
+  EXPECT_THAT(said(), ::testing::Not(HasSubstr("healthz")));
+  v1::ErrorDetail detail;
+  detail.set_leader("head1:7480");
+  SetDetail(&standby, detail);
+  EXPECT_THAT(said(), HasSubstr("a leads at head1:7480 (its gRPC address); send this call to the "
+                                "HTTP port of the coordinator whose /healthz answers"));
 }
 
 }  // namespace
