@@ -1,8 +1,10 @@
 // meshrun ca: the certificates of a cluster.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "client/certificate_files.h"
 #include "client/cli/context.h"
@@ -77,17 +79,24 @@ int Renew(const CaFlags& flags) {
   const uint32_t days = DaysOf(flags, 365);
   if (!directory.ok()) return Fail(directory.status());
   Json all = Json::array();
-  absl::Status failed;
+  int worst = kExitOk;
+  std::set<std::string> said;
   for (const std::string& renewed : flags.directories) {
     const auto made = RenewCertificate(*directory, renewed, days, WallNow());
-    failed = made.status();
-    if (!failed.ok()) break;
+    if (!made.ok()) {
+      // What is wrong with the authority is said once.
+      const bool is_new = said.insert(std::string(made.status().message())).second;
+      worst = std::max(worst, is_new ? Fail(made.status()) : ExitCodeOf(made.status()));
+      continue;
+    }
     all.push_back(ToValue(*made));
     if (flags.output != "json") fmt::print("{}\n", made->sentence);
   }
-  // Those before one that fails are renewed.
   if (flags.output == "json") fmt::print("{}\n", Json{{"certificates", all}}.dump(2));
-  return failed.ok() ? kExitOk : Fail(failed);
+  if (worst != kExitOk) {
+    Say(fmt::format("{} of {} certificates were renewed", all.size(), flags.directories.size()));
+  }
+  return worst;
 }
 
 }  // namespace

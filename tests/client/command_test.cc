@@ -33,6 +33,7 @@ namespace meshrun::client {
 namespace {
 
 using nlohmann::json;
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
@@ -644,6 +645,31 @@ TEST_F(CommandTest, WrongCallsSayOneSentenceAndExitWith2) {
     EXPECT_THAT(result.err, HasSubstr(c.words));
     EXPECT_EQ(std::count(result.err.begin(), result.err.end(), '\n'), 1) << result.err;
   }
+}
+
+// `meshrun ca renew certificates/*`, where not all of them are of one authority.
+TEST_F(CommandTest, RenewingGoesOnAfterOneThatCannotBeRenewed) {
+  const auto at = [&](const char* name) { return directory_ + "/certificates/" + name; };
+  for (const char* authority : {"ours", "other"}) {
+    ASSERT_EQ(Run({"ca", "init", "--ca", directory_ + "/" + authority}).code, 0);
+  }
+  for (const auto& [name, authority] :
+       {std::pair("a", "ours"), std::pair("b", "other"), std::pair("c", "ours")}) {
+    const Result issued = Run({"ca", "issue", "--ca", directory_ + "/" + authority, "--role",
+                               "read", "--days", "3", "--out", at(name)});
+    ASSERT_EQ(issued.code, 0) << issued.err;
+  }
+  const Result renewed = Run({"ca", "renew", "--ca", directory_ + "/ours", "--days", "30", at("a"),
+                              at("b"), at("none"), at("c")});
+  EXPECT_EQ(renewed.code, 2);
+  EXPECT_THAT(renewed.out, AllOf(HasSubstr(at("a") + ": "), HasSubstr(at("c") + ": ")));
+  EXPECT_THAT(renewed.err, AllOf(HasSubstr(at("b") + "/tls.crt"), HasSubstr(at("none")),
+                                 HasSubstr("2 of 4 certificates were renewed")));
+  // What concerns all of them is said once.
+  const Result without = Run({"ca", "renew", "--ca", directory_ + "/none", at("a"), at("c")});
+  EXPECT_EQ(without.code, 2);
+  EXPECT_THAT(without.err, HasSubstr("0 of 2"));
+  EXPECT_EQ(std::count(without.err.begin(), without.err.end(), '\n'), 2) << without.err;
 }
 
 TEST_F(CommandTest, ATmpdirThatIsNotThereIsNamed) {
