@@ -56,10 +56,6 @@ std::shared_ptr<const RedirectFile> OpenBrowser(PageProxy& proxy, const std::str
 }
 
 int Run(const PageFlags& flags) {
-  if (flags.port > 65535) {
-    return Fail(absl::InvalidArgumentError(
-        fmt::format("--port {}: write a port from 1 to 65535", flags.port)));
-  }
   os::BlockTerminationSignals();
   // Kept: it goes to no leader of another cluster.
   const auto connection = Connect(flags.coordinator, flags.job);
@@ -101,7 +97,7 @@ void AddPage(FlagSet& root, Commands* commands) {
       "elsewhere");
   flags.ListUnder("Look");
   flags.Argument("JOB", &values->job, /*required=*/false, "Job to show first");
-  flags.Number("--port", &values->port, "Port on 127.0.0.1 (default: any free one)");
+  flags.Number("--port", &values->port, "Port on 127.0.0.1 (default: 0, any free one)", 0, 65535);
   flags.Switch("--no-open", &values->no_open, "Only print the address");
   AddCoordinatorFlags(flags, &values->coordinator);
   commands->push_back({flags.app(), [values] { return Run(*values); }});

@@ -102,6 +102,19 @@ TEST_F(PageCommandTest, NoKeyStandsOnTheBrowsersCommandLine) {
   EXPECT_EQ(Wait(page).code, 0);
 }
 
+// As the error of a port that is taken advises.
+TEST_F(PageCommandTest, Port0IsAnyFreeOne) {
+  const pid_t page = StartPage("/nowhere", "--port=0");
+  EXPECT_TRUE(Eventually([&] {
+    return os::ReadFile(directory_ + "/out").value_or("").find("/?key=") != std::string::npos;
+  }));
+  ::kill(page, SIGTERM);
+  EXPECT_EQ(Wait(page).code, 0);
+  const Result wrong = Run({"page", "--port", "65536"});
+  EXPECT_EQ(wrong.code, 2);
+  EXPECT_THAT(wrong.err, HasSubstr("--port 65536: write a whole number from 0 to 65535"));
+}
+
 TEST_F(PageCommandTest, TheFileGoesWithTheCommand) {
   for (const int signal : {SIGINT, SIGTERM, SIGHUP}) {
     const pid_t page = StartPage();
