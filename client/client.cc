@@ -149,6 +149,12 @@ absl::StatusOr<std::string> NormalizeAddress(std::string_view text) {
       absl::InvalidArgumentError(fmt::format("'{}' is not the address of a coordinator: write "
                                              "unix:PATH or HOST:PORT, for example head:{}",
                                              text, kDefaultPort));
+  if (text.find(';') != std::string_view::npos) {
+    return absl::InvalidArgumentError(
+        fmt::format("'{}' is not the address of a coordinator: write several with commas, for "
+                    "example head1:{},head2:{}",
+                    text, kDefaultPort, kDefaultPort));
+  }
   if (text.empty() || text.find("//") != std::string_view::npos ||
       text.find(' ') != std::string_view::npos) {
     return wrong;

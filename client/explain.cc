@@ -4,21 +4,44 @@
 #include <string>
 #include <string_view>
 
+#include "absl/strings/ascii.h"
 #include "client/client_impl.h"
 #include "core/error_detail.h"
 #include "core/rpc/status_conversion.h"
 
 namespace meshrun::client {
+namespace {
+
+constexpr std::string_view kNameAnother =
+    "or name another with --coordinator or MESHRUN_COORDINATOR";
+
+// `part`: in lower case.
+bool Has(std::string_view reason, std::string_view part) {
+  return absl::AsciiStrToLower(std::string(reason)).find(part) != std::string::npos;
+}
+
+}  // namespace
 
 absl::Status Client::Impl::NoCoordinator(const std::string& where, std::string_view reason) {
+  if (Has(reason, "certificate verify failed") || Has(reason, "hostname verification")) {
+    return absl::UnavailableError(fmt::format(
+        "what runs at {} showed a certificate that is not trusted ({}): 'meshrun doctor' looks at "
+        "the certificates, {}",
+        where, reason, kNameAnother));
+  }
+  if (Has(reason, "alpn")) {
+    return absl::UnavailableError(
+        fmt::format("what runs at {} speaks no gRPC ({}): is it the HTTP port? Name the address "
+                    "of the coordinator's --listen",
+                    where, reason));
+  }
   // Over TLS an answer that says why needs a connection first.
-  return absl::UnavailableError(
-      fmt::format("no coordinator is running at {} ({}): {}, or name another with --coordinator or "
-                  "MESHRUN_COORDINATOR",
-                  where, reason,
-                  where.starts_with("unix:") || reason == "connection refused"
-                      ? "start one with 'meshrun dev up'"
-                      : "if it is, 'meshrun doctor' looks at the certificates"));
+  return absl::UnavailableError(fmt::format(
+      "no coordinator is running at {} ({}): {}, {}", where, reason,
+      where.starts_with("unix:")       ? "start one with 'meshrun dev up'"
+      : reason == "connection refused" ? "start meshrun-coordinator there"
+                                       : "if it is, 'meshrun doctor' looks at the certificates",
+      kNameAnother));
 }
 
 absl::Status Client::Impl::Explain(const grpc::Status& status) {
@@ -42,7 +65,20 @@ absl::Status Client::Impl::Explain(const grpc::Status& status) {
   // The coordinator's own errors are passed on unchanged; the others were made by gRPC.
   if (status.ok() || rpc::OriginOf(status) != v1::ERROR_ORIGIN_UNSPECIFIED) return said;
   if (status.error_code() == grpc::StatusCode::UNAVAILABLE) {
-    return NoCoordinator(where, ShortReason(status.error_message()));
+    const std::string reason = ShortReason(status.error_message());
+    std::string each;
+    bool differ = false;
+    for (const std::string& address : jobs.choice().given()) {
+      const std::string why_not = reached.WhyNot(address);
+      if (why_not.empty()) continue;
+      each += fmt::format("{}{} ({})", each.empty() ? "" : ", ", address, why_not);
+      differ |= why_not != reason;
+    }
+    if (!differ) return NoCoordinator(where, reason);
+    return absl::UnavailableError(
+        fmt::format("no coordinator was reached: {}: 'meshrun doctor --coordinator ADDRESS' looks "
+                    "at each of them, {}",
+                    each, kNameAnother));
   }
   if (status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED) {
     return absl::DeadlineExceededError(

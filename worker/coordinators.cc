@@ -24,6 +24,10 @@ absl::StatusOr<std::vector<std::string>> ParseCoordinators(const std::string& li
       return absl::InvalidArgumentError(
           fmt::format("--coordinator {}: an address of the list is empty", list));
     }
+    if (!rpc::UnixPath(address) && address.find(';') != std::string::npos) {
+      return absl::InvalidArgumentError(
+          fmt::format("--coordinator {}: write several addresses with commas, not with ';'", list));
+    }
     MESHRUN_RETURN_IF_ERROR(rpc::CheckSecurity(kRole, address, security));
     const std::string warning = rpc::InsecureWarning(address, security);
     if (!warning.empty()) log::Warning(warning);

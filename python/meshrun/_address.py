@@ -145,6 +145,9 @@ def normalize(text: str) -> str:
     """ "host" -> "host:7480". Raises InvalidArgumentError where the text cannot be an address."""
     if text.startswith("unix:"):
         return text
+    if ";" in text:
+        raise InvalidArgumentError(f"'{text}' is not the address of a coordinator: write several with commas, for example "
+                                   f"head1:{DEFAULT_PORT},head2:{DEFAULT_PORT}")
     wrong = InvalidArgumentError(f"'{text}' is not the address of a coordinator: write unix:PATH or HOST:PORT, for example "
                                  f"head:{DEFAULT_PORT}")
     if not text or "//" in text or " " in text:

@@ -256,8 +256,7 @@ class Calls:
             text = f"no coordinator that leads was found at {self._where}: {text}"
         elif detail is None:
             if code == "UNAVAILABLE":
-                text = (f"no coordinator is running at {self._where} ({_short_reason(text)}): start one with 'meshrun dev up', or "
-                        "name another with MESHRUN_COORDINATOR or Client(address)")
+                text = _no_coordinator(self._where, _short_reason(text))
             elif code == "DEADLINE_EXCEEDED":
                 text = (f"the coordinator at {self._where} did not answer in time: see whether its host is up and the address is "
                         "right ('meshrun doctor' checks both)")
@@ -312,6 +311,18 @@ class _Channel:
 
     def __init__(self, channel: Any, stubs: list[Any]) -> None:
         self.channel, self.stubs, self.calls = channel, stubs, 0
+
+
+def _no_coordinator(where: str, reason: str) -> str:
+    another = "or name another with MESHRUN_COORDINATOR or Client(address)"
+    low = reason.lower().replace("_", " ")
+    if "certificate verify failed" in low or "hostname verification" in low:
+        return (f"what runs at {where} showed a certificate that is not trusted ({reason}): 'meshrun doctor' looks at the "
+                f"certificates, {another}")
+    if "alpn" in low:
+        return f"what runs at {where} speaks no gRPC ({reason}): is it the HTTP port? Name the address of the coordinator's --listen"
+    start = "start one with 'meshrun dev up'" if where.startswith("unix:") else "start meshrun-coordinator there"
+    return f"no coordinator is running at {where} ({reason}): {start}, {another}"
 
 
 def _short_reason(text: str) -> str:

@@ -11,6 +11,7 @@
 
 #include "client/client.h"
 #include "core/error_detail.h"
+#include "core/http/server.h"
 #include "core/mutex.h"
 #include "core/rpc/security.h"
 #include "core/rpc/status_conversion.h"
@@ -26,6 +27,7 @@ using std::chrono::milliseconds;
 using std::chrono::seconds;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 // A coordinator that leads `cluster`, or stands by where that is empty.
 class Coordinator : public v1::JobService::Service, public v1::ClusterService::Service {
@@ -137,6 +139,45 @@ TEST(SeveralCoordinatorsTest, ALeaderWhoseCertificateIsRefusedIsNamedWithTheReas
     EXPECT_THAT(text, HasSubstr("b leads at " + leader.address()));
     EXPECT_THAT(text, HasSubstr("certificate"));
   }
+}
+
+TEST(SeveralCoordinatorsTest, WhatRunsThereAndIsNoCoordinatorForThisClientIsNotAbsent) {
+  const meshrun::testing::TemporaryDirectory directory;
+  const meshrun::testing::CertificateAuthority ours("ours", directory.path());
+  const meshrun::testing::CertificateAuthority others("others", directory.path());
+  const rpc::Security mine = {.tls = ours.Sign("client")};
+  // It would take our certificate; we do not take its.
+  const Coordinator foreign({.tls = others.Trusting(others.Sign("c"), ours)}, "cluster");
+  const auto refused = Client::Connect(To(foreign.address(), mine));
+  EXPECT_TRUE(absl::IsUnavailable(refused.status())) << refused.status();
+  EXPECT_THAT(std::string(refused.status().message()),
+              AllOf(HasSubstr("what runs at " + foreign.address() +
+                              " showed a certificate that is not trusted"),
+                    Not(HasSubstr("no coordinator is running"))));
+
+  auto http =
+      http::Server::Start({.listen = "127.0.0.1:0",
+                           .security = {.tls = ours.Sign("coordinator")},
+                           .handler = [](const http::Request&) { return http::Response(); }});
+  ASSERT_TRUE(http.ok()) << http.status();
+  const auto wrong_port = Client::Connect(To((*http)->address(), mine));
+  EXPECT_TRUE(absl::IsUnavailable(wrong_port.status())) << wrong_port.status();
+  EXPECT_THAT(std::string(wrong_port.status().message()), HasSubstr("is it the HTTP port?"));
+
+  // Each has its own reason.
+  const auto both = Client::Connect(To(foreign.address() + ",127.0.0.1:1", mine));
+  EXPECT_TRUE(absl::IsUnavailable(both.status())) << both.status();
+  EXPECT_THAT(std::string(both.status().message()),
+              AllOf(HasSubstr(foreign.address() + " ("), HasSubstr("certificate verify failed"),
+                    HasSubstr("127.0.0.1:1 (connection refused)")));
+}
+
+TEST(SeveralCoordinatorsTest, AddressesThatAreDownGetNoAdviceToStartADevCluster) {
+  const auto down = Client::Connect(To("127.0.0.1:1,127.0.0.1:2,127.0.0.1:3"));
+  EXPECT_THAT(std::string(down.status().message()),
+              AllOf(HasSubstr("127.0.0.1:1, 127.0.0.1:2, 127.0.0.1:3 (connection refused): start "
+                              "meshrun-coordinator there"),
+                    Not(HasSubstr("dev up"))));
 }
 
 // The third address leads into another cluster, and is the first to answer after a loss.
