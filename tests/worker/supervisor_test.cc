@@ -11,7 +11,9 @@
 
 #include <cstring>
 #include <map>
+#include <thread>
 
+#include "core/os/boot_time.h"
 #include "core/os/core_set.h"
 #include "core/os/files.h"
 #include "core/os/process_stat.h"
@@ -434,6 +436,41 @@ TEST(SupervisorTest, ForwardsReportsAndIgnoresWhatIsNone) {
   EXPECT_EQ(last->progress().progress(0).progress().step(), 13);
   EXPECT_EQ(last->progress().progress(0).progress().note(), "done");
   EXPECT_EQ(last->progress().progress(0).progress().loss(), 0.5);
+  supervisor.AwaitExits(1);
+}
+
+TEST(SupervisorTest, AStepHasTheTimeAtWhichItWasReported) {
+  SupervisorHarness supervisor;
+  supervisor.AddRank("while [ ! -e done ]; do sleep 0.01; done");
+  supervisor.Spawn();
+  supervisor.Connect();
+  supervisor.Start();
+  ASSERT_TRUE(supervisor.Await(Response::kStarted));
+  const os::UniqueFd socket(::socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+  sockaddr_un address = {};
+  address.sun_family = AF_UNIX;
+  std::strcpy(address.sun_path, supervisor.Path("r0.sock").c_str());
+  std::vector<int64_t> reported;
+  // The supervisor comes to all of them late.
+  ASSERT_EQ(::kill(supervisor.pid(), SIGSTOP), 0);
+  for (int step = 1; step <= 3; ++step) {
+    const std::string text = "{\"step\": " + std::to_string(step) + "}";
+    reported.push_back(os::BootTimeNow().count());
+    ASSERT_EQ(::sendto(socket.get(), text.data(), text.size(), 0,
+                       reinterpret_cast<sockaddr*>(&address), sizeof(address)),
+              static_cast<ssize_t>(text.size()));
+    std::this_thread::sleep_for(milliseconds(100));
+  }
+  ASSERT_EQ(::kill(supervisor.pid(), SIGCONT), 0);
+  const auto progress = supervisor.Await(Response::kProgress);
+  ASSERT_TRUE(progress);
+  const v1::ProcessProgress& steps = progress->progress().progress(0);
+  ASSERT_EQ(steps.steps_size(), 3);
+  for (int i = 0; i < 3; ++i) {
+    EXPECT_GE(steps.steps(i).at_nanos(), reported[i] - 1'000'000);
+    EXPECT_LT(steps.steps(i).at_nanos(), reported[i] + 50'000'000);
+  }
+  ASSERT_TRUE(os::WriteFileAtomically(supervisor.Path("done"), "").ok());
   supervisor.AwaitExits(1);
 }
 

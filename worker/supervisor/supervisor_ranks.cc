@@ -274,25 +274,24 @@ void Supervisor::ReadReports(Rank& rank) {
   const bool writes_events = !rank.launch.event_directory().empty();
   // Bounded: a rank that floods its socket loses reports and does not hold up the others.
   for (int i = 0; i < kReportsPerTurn; ++i) {
-    const ssize_t n = ::recv(rank.reports.get(), buffer, sizeof(buffer), MSG_DONTWAIT);
-    if (n < 0) break;
+    const auto report = ReceiveDatagram(rank.reports.get(), buffer);
+    if (!report) break;
     const bool had_step = rank.progress.has_step();
     const int64_t step = rank.progress.step();
-    v1::Progress report;
-    if (MergeReport(std::string_view(buffer, n), &rank.progress,
-                    writes_events ? &report : nullptr)) {
+    v1::Progress values;
+    if (MergeReport(report->text, &rank.progress, writes_events ? &values : nullptr)) {
       rank.progress_unsent = true;
       if (rank.progress.has_step() && (!had_step || rank.progress.step() != step)) {
-        rank.progress.set_step_at_nanos(os::BootTimeNow().count());
+        rank.progress.set_step_at_nanos(report->sent.count());
         v1::StepTime step;
         step.set_step(rank.progress.step());
         step.set_at_nanos(rank.progress.step_at_nanos());
         KeepStep(std::move(step), &rank.steps);
       }
-      if (writes_events) WriteEvents(rank, std::move(report));
+      if (writes_events) WriteEvents(rank, std::move(values));
     } else if (++malformed_reports_ == 1) {
       Say(fmt::format("rank {} sends reports that are not JSON objects: {} bytes ignored",
-                      rank.launch.rank(), n));
+                      rank.launch.rank(), report->text.size()));
     }
   }
   if (rank.progress_unsent)

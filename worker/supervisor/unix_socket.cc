@@ -4,16 +4,26 @@
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <cstring>
 
+#include "core/os/boot_time.h"
 #include "core/os/files.h"
 #include "core/status.h"
 
 namespace meshrun::worker {
 namespace {
+
+// A datagram that seems to have waited longer was stamped by another wall clock: it was set
+// meanwhile, or this process has one of its own (libfaketime).
+constexpr std::chrono::seconds kLongestWait(1);
+
+std::chrono::nanoseconds ToNanos(const timespec& time) {
+  return std::chrono::seconds(time.tv_sec) + std::chrono::nanoseconds(time.tv_nsec);
+}
 
 absl::StatusOr<sockaddr_un> Address(const std::string& path) {
   MESHRUN_RETURN_IF_ERROR(os::CheckSocketPath(path));
@@ -43,7 +53,33 @@ absl::StatusOr<os::UniqueFd> ListenUnix(const std::string& path, int backlog) {
 }
 
 absl::StatusOr<os::UniqueFd> BindDatagrams(const std::string& path) {
-  return Bind(path, SOCK_DGRAM);
+  MESHRUN_ASSIGN_OR_RETURN(os::UniqueFd fd, Bind(path, SOCK_DGRAM));
+  const int on = 1;
+  (void)::setsockopt(fd.get(), SOL_SOCKET, SO_TIMESTAMPNS, &on, sizeof(on));
+  return fd;
+}
+
+std::optional<Datagram> ReceiveDatagram(int fd, std::span<char> buffer) {
+  iovec part = {buffer.data(), buffer.size()};
+  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(timespec))];
+  msghdr message = {};
+  message.msg_iov = &part;
+  message.msg_iovlen = 1;
+  message.msg_control = control;
+  message.msg_controllen = sizeof(control);
+  const ssize_t n = ::recvmsg(fd, &message, MSG_DONTWAIT);
+  if (n < 0) return std::nullopt;
+  Datagram out = {{buffer.data(), static_cast<size_t>(n)}, os::BootTimeNow()};
+  for (cmsghdr* head = CMSG_FIRSTHDR(&message); head != nullptr;
+       head = CMSG_NXTHDR(&message, head)) {
+    if (head->cmsg_level != SOL_SOCKET || head->cmsg_type != SCM_TIMESTAMPNS) continue;
+    timespec sent, now;
+    std::memcpy(&sent, CMSG_DATA(head), sizeof(sent));
+    ::clock_gettime(CLOCK_REALTIME, &now);
+    const std::chrono::nanoseconds waited = ToNanos(now) - ToNanos(sent);
+    if (waited > std::chrono::nanoseconds(0) && waited < kLongestWait) out.sent -= waited;
+  }
+  return out;
 }
 
 absl::StatusOr<os::UniqueFd> ConnectUnix(const std::string& path) {
