@@ -52,7 +52,7 @@ bool MayRunSoon(Client& client, const std::string& name) {
   return answer.ok() && !HasEnded(answer->job().state());
 }
 
-// Until the job has reported enough steps.
+// Until the job has reported enough steps whose collectives are all known.
 absl::StatusOr<JobTrace> CollectEnough(Client& client, const TraceFlags& flags,
                                        std::chrono::nanoseconds patience) {
   const auto until = std::chrono::steady_clock::now() + patience;
@@ -60,7 +60,8 @@ absl::StatusOr<JobTrace> CollectEnough(Client& client, const TraceFlags& flags,
     auto trace = Collect(client, flags.job, static_cast<int>(flags.steps));
     const bool over = std::chrono::steady_clock::now() >= until;
     if (trace.ok()) {
-      if (over || trace->steps >= static_cast<int>(flags.steps)) return trace;
+      const bool enough = trace->complete && trace->steps >= static_cast<int>(flags.steps);
+      if (over || enough || !trace->may_grow) return trace;
     } else if (over || !absl::IsFailedPrecondition(trace.status()) ||
                !MayRunSoon(client, flags.job)) {
       return trace;

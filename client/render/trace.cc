@@ -8,6 +8,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <set>
 #include <utility>
 
 #include "core/flight_record/flight_record.h"
@@ -21,6 +22,9 @@ using Json = nlohmann::ordered_json;
 using Nanos = int64_t;
 
 constexpr int kStepsThread = 0;
+// A group's record with fewer operations than this has lost none: ranks keep 1024, and show 256 to
+// a worker that does not say how many it wants.
+constexpr size_t kFewestOfARing = 256;
 // Nanoseconds, 63 years: what is beyond is not a time.
 constexpr double kLongest = 2e18;
 
@@ -30,7 +34,19 @@ struct Slice {
   Nanos end = 0;
   // When all ranks had come; absent: they have not, or nobody knows.
   std::optional<Nanos> met;
+  bool has_ended = false;
   FlightOperation operation;
+};
+
+struct Window {
+  Nanos begin = std::numeric_limits<Nanos>::max();
+  Nanos end = std::numeric_limits<Nanos>::min();
+
+  void Add(Nanos at) {
+    begin = std::min(begin, at);
+    end = std::max(end, at);
+  }
+  Nanos length() const { return std::max<Nanos>(end - begin, 0); }
 };
 
 struct RankTimes {
@@ -39,11 +55,14 @@ struct RankTimes {
   std::map<int64_t, Nanos> steps;
   // By group, in the order of the calls.
   std::vector<std::pair<std::string, std::vector<Slice>>> groups;
-};
-
-struct Window {
-  Nanos begin = std::numeric_limits<Nanos>::max();
-  Nanos end = std::numeric_limits<Nanos>::min();
+  // All of its collectives that ended in this time are known; its end is when the record was taken.
+  bool has_record = false;
+  Window known;
+  // Group that loses its oldest operations, and so many of it are kept: why `known` begins there.
+  std::string full_group;
+  size_t kept = 0;
+  // Time of the shown steps on this rank.
+  Window shown;
 };
 
 std::optional<Nanos> TimeOf(std::optional<double> ms, Nanos offset) {
@@ -62,10 +81,23 @@ std::vector<Slice> SlicesOf(std::vector<FlightOperation> operations, Nanos offse
   for (FlightOperation& operation : operations) {
     const auto begin = TimeOf(operation.submitted_ms, offset);
     if (!begin) continue;
-    const Nanos end = TimeOf(operation.finished_ms, offset).value_or(now);
-    slices.push_back({*begin, end, TimeOf(operation.checked_ms, offset), std::move(operation)});
+    const auto end = TimeOf(operation.finished_ms, offset);
+    slices.push_back({*begin, end.value_or(now), TimeOf(operation.checked_ms, offset),
+                      end.has_value(), std::move(operation)});
   }
   return slices;
+}
+
+// A record is a ring. What it has lost ended before the first operation that it still has: a group
+// runs its collectives one after the other. Numbers of calls begin with 1.
+void LimitKnown(const std::string& group, size_t operations, const std::vector<Slice>& slices,
+                RankTimes* times) {
+  if (slices.empty()) return;
+  const bool has_all = operations < kFewestOfARing || slices.front().operation.number == 1;
+  if (has_all || slices.front().end <= times->known.begin) return;
+  times->known.begin = slices.front().end;
+  times->full_group = group;
+  times->kept = operations;
 }
 
 RankTimes TimesOf(const v1::FlightRecord& record, std::vector<std::string>* notes) {
@@ -84,55 +116,161 @@ RankTimes TimesOf(const v1::FlightRecord& record, std::vector<std::string>* note
     return times;
   }
   const Nanos now = TimeOf(read->now_ms, offset).value_or(record.steady_nanos() + offset);
+  times.has_record = true;
+  times.known = {std::numeric_limits<Nanos>::min(), now};
   for (FlightGroup& group : read->groups) {
+    const size_t operations = group.operations.size();
     times.groups.emplace_back(std::move(group.name),
                               SlicesOf(std::move(group.operations), offset, now));
+    LimitKnown(times.groups.back().first, operations, times.groups.back().second, &times);
   }
   return times;
 }
 
-// Begins where a step was reported that lies at least `steps` before the last one that all ranks
-// have; programs need not report each step.
-void ChooseSteps(const std::vector<RankTimes>& ranks, int steps, JobTrace* trace, Window* window) {
+bool HasOperations(const RankTimes& rank) {
+  return std::any_of(rank.groups.begin(), rank.groups.end(),
+                     [](const auto& group) { return !group.second.empty(); });
+}
+
+// A rank that takes part in none is alone with that, or runs alone.
+void NoteEmptyRecords(const std::vector<RankTimes>& ranks, std::vector<std::string>* notes) {
+  const bool any = std::any_of(ranks.begin(), ranks.end(), HasOperations);
+  for (const RankTimes& rank : ranks) {
+    if (!rank.has_record || HasOperations(rank) || (!any && ranks.size() < 2)) continue;
+    notes->push_back(fmt::format("rank {} has no collectives: its record holds none{}", rank.rank,
+                                 rank.groups.empty() ? ", as it has no process group on ucx" : ""));
+  }
+}
+
+// The newest report at `step` or before it; null: there is none.
+const std::pair<const int64_t, Nanos>* ReportAt(const RankTimes& rank, int64_t step) {
+  const auto after = rank.steps.upper_bound(step);
+  return after == rank.steps.begin() ? nullptr : &*std::prev(after);
+}
+
+// The last step that all ranks had reported when their records were taken.
+std::optional<int64_t> LastStep(const std::vector<RankTimes>& ranks) {
   std::optional<int64_t> last;
   for (const RankTimes& rank : ranks) {
     if (rank.steps.empty()) continue;
-    const int64_t its_last = rank.steps.rbegin()->first;
-    last = last ? std::min(*last, its_last) : its_last;
+    auto report = std::prev(rank.steps.end());
+    while (rank.has_record && report->second > rank.known.end && report != rank.steps.begin()) {
+      --report;
+    }
+    last = last ? std::min(*last, report->first) : report->first;
   }
+  return last;
+}
+
+// What a rank shows of the steps after `before` to `last`; one that reports none shows what the
+// others do.
+void SetShown(int64_t before, int64_t last, std::vector<RankTimes>* ranks, Window* window) {
+  *window = Window();
+  for (RankTimes& rank : *ranks) {
+    rank.shown = Window();
+    for (const auto& [step, at] : rank.steps) {
+      if (step >= before && step <= last) rank.shown.Add(at);
+    }
+    if (const auto* const begin = ReportAt(rank, before); begin != nullptr) {
+      rank.shown.Add(begin->second);
+    }
+    if (rank.steps.empty()) continue;
+    window->begin = std::min(window->begin, rank.shown.begin);
+    window->end = std::max(window->end, rank.shown.end);
+  }
+  for (RankTimes& rank : *ranks) {
+    if (rank.steps.empty()) rank.shown = *window;
+  }
+}
+
+// The rank whose record begins last, compared with what it shows; null: all records have all of
+// that.
+const RankTimes* FirstToLack(const std::vector<RankTimes>& ranks) {
+  const RankTimes* worst = nullptr;
+  const auto lacks = [](const RankTimes& rank) { return rank.known.begin - rank.shown.begin; };
+  for (const RankTimes& rank : ranks) {
+    if (!rank.has_record || rank.known.begin <= rank.shown.begin) continue;
+    if (worst == nullptr || lacks(rank) > lacks(*worst)) worst = &rank;
+  }
+  return worst;
+}
+
+std::string WhereRecordBegins(const RankTimes& rank) {
+  std::string where;
+  const auto next = std::find_if(rank.steps.begin(), rank.steps.end(), [&](const auto& report) {
+    return report.second >= rank.known.begin;
+  });
+  if (next != rank.steps.end()) {
+    const bool each = next != rank.steps.begin() && std::prev(next)->first + 1 == next->first;
+    where = each || next == rank.steps.begin()
+                ? fmt::format(" in the middle of step {}", next->first)
+                : fmt::format(" in the middle of steps {} to {}", std::prev(next)->first + 1,
+                              next->first);
+  } else {
+    where = " after the last step that is known";
+  }
+  return fmt::format("rank {}'s record begins{}: it holds the last {} operations of group {}",
+                     rank.rank, where, rank.kept, rank.full_group);
+}
+
+// Begins where a step was reported that lies at least `steps` before the last one that all ranks
+// have, and whose collectives all records still have; programs need not report each step.
+void ChooseSteps(int steps, std::vector<RankTimes>* ranks, JobTrace* trace, Window* window) {
+  const std::optional<int64_t> last = LastStep(*ranks);
   if (!last) return;
   int64_t before = *last;
-  for (const RankTimes& rank : ranks) {
+  for (const RankTimes& rank : *ranks) {
     if (rank.steps.empty()) continue;
-    auto boundary = rank.steps.upper_bound(*last - steps);
-    if (boundary != rank.steps.begin()) --boundary;
-    before = std::min(before, boundary->first);
+    const auto* const report = ReportAt(rank, *last - steps);
+    before = std::min(before, report != nullptr ? report->first : rank.steps.begin()->first);
   }
   // A rank whose reports begin later has fewer of them.
-  for (const RankTimes& rank : ranks) {
+  for (const RankTimes& rank : *ranks) {
     if (!rank.steps.empty()) before = std::max(before, rank.steps.begin()->first);
+  }
+  const int64_t wanted = before;
+  SetShown(before, *last, ranks, window);
+  if (const RankTimes* const lacks = FirstToLack(*ranks); lacks != nullptr) {
+    trace->notes.push_back(WhereRecordBegins(*lacks));
+    trace->may_grow = lacks->known.length() >= lacks->shown.length();
+    // Fewer steps, whose collectives are all there.
+    std::set<int64_t> reported;
+    for (const RankTimes& rank : *ranks) {
+      for (const auto& [step, at] : rank.steps) reported.insert(step);
+    }
+    for (auto step = reported.upper_bound(before); step != reported.end() && *step < *last;
+         ++step) {
+      SetShown(*step, *last, ranks, window);
+      if (FirstToLack(*ranks) != nullptr) continue;
+      before = *step;
+      break;
+    }
+    if (before == wanted) {
+      SetShown(before, *last, ranks, window);
+      trace->notes.back() += ", so that collectives of these steps are missing";
+    } else {
+      trace->notes.back() +=
+          before == wanted + 1
+              ? fmt::format(", so that step {} is left out", before)
+              : fmt::format(", so that steps {} to {} are left out", wanted + 1, before);
+    }
+    trace->complete = before != wanted;
   }
   trace->last_step = *last;
   trace->first_step = before + 1;
   trace->steps = static_cast<int>(std::max<int64_t>(*last - before, 0));
-  for (const RankTimes& rank : ranks) {
-    for (const auto& [step, at] : rank.steps) {
-      if (step < before || step > *last) continue;
-      window->begin = std::min(window->begin, at);
-      window->end = std::max(window->end, at);
-    }
-  }
 }
 
-void ChooseAll(const std::vector<RankTimes>& ranks, Window* window) {
-  for (const RankTimes& rank : ranks) {
+void ChooseAll(std::vector<RankTimes>* ranks, Window* window) {
+  for (const RankTimes& rank : *ranks) {
     for (const auto& [group, slices] : rank.groups) {
       for (const Slice& slice : slices) {
-        window->begin = std::min(window->begin, slice.begin);
-        window->end = std::max(window->end, slice.end);
+        window->Add(slice.begin);
+        window->Add(slice.end);
       }
     }
   }
+  for (RankTimes& rank : *ranks) rank.shown = {window->begin - 1, window->end};
 }
 
 // Times count from the earliest one: readers drop what is before their beginning.
@@ -221,14 +359,18 @@ void WriteSteps(const RankTimes& rank, const JobTrace& trace, Writer* writer) {
 }
 
 // Slices of one thread must not overlap: each goes to the first thread of its group that is free.
-void WriteGroups(const RankTimes& rank, const Window& window, JobTrace* trace, Writer* writer) {
+//
+// A collective is of the step in which it ended on its rank, or began where it has not: ranks leave
+// one at different moments, and report their steps after it, so that all count the same.
+void WriteGroups(const RankTimes& rank, JobTrace* trace, Writer* writer) {
   int next_thread = kStepsThread + 1;
   for (const auto& [group, slices] : rank.groups) {
     // Where the threads of this group are free again.
     std::vector<Nanos> free;
     const int first_thread = next_thread;
     for (const Slice& slice : slices) {
-      if (slice.end < window.begin || slice.begin > window.end) continue;
+      const Nanos decides = slice.has_ended ? slice.end : slice.begin;
+      if (decides <= rank.shown.begin || decides > rank.shown.end) continue;
       size_t lane = 0;
       while (lane < free.size() && free[lane] > slice.begin) ++lane;
       const int thread = first_thread + static_cast<int>(lane);
@@ -276,8 +418,9 @@ JobTrace MakeTrace(const v1::Job& job, const std::vector<v1::GetFlightRecordsRes
   trace.ranks = static_cast<int>(ranks.size());
 
   Window window;
-  ChooseSteps(ranks, steps, &trace, &window);
-  if (window.begin > window.end) ChooseAll(ranks, &window);
+  NoteEmptyRecords(ranks, &trace.notes);
+  ChooseSteps(steps, &ranks, &trace, &window);
+  if (window.begin > window.end) ChooseAll(&ranks, &window);
   Writer writer;
   const int coordinator = static_cast<int>(job.world_size());
   std::string began;
@@ -298,7 +441,7 @@ JobTrace MakeTrace(const v1::Job& job, const std::vector<v1::GetFlightRecordsRes
                                : fmt::format("rank {} on {}", rank.rank, node),
                   rank.rank);
       WriteSteps(rank, trace, &writer);
-      WriteGroups(rank, window, &trace, &writer);
+      WriteGroups(rank, &trace, &writer);
     }
     began = JsonTime(WallNanos(writer.began().value_or(window.begin) + wall_minus_steady));
   }

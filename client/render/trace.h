@@ -26,7 +26,13 @@ struct JobTrace {
   int64_t last_step = -1;
   int steps = 0;
   int ranks = 0;
+  // Those that ended in these steps.
   size_t collectives = 0;
+  // All collectives of the steps are there, where their ranks have records.
+  bool complete = true;
+  // A trace that is taken again may have more steps. False: records hold less than what is asked
+  // for.
+  bool may_grow = true;
   // The largest error of a rank's clock, in seconds; of those that are compared.
   double clock_error_seconds = 0;
   // For people: what is missing, and why.
@@ -34,8 +40,8 @@ struct JobTrace {
 };
 
 // `records`: an answer for each rank. At least the last `steps` steps that all ranks which report
-// steps have reported, where they have kept so many; of a job without steps, all that they have
-// kept.
+// steps have reported, where they have kept so many and all collectives in them; of a job without
+// steps, all that they have kept.
 JobTrace MakeTrace(const v1::Job& job, const std::vector<v1::GetFlightRecordsResponse>& records,
                    const std::vector<v1::ClusterEvent>& events, int steps);
 

@@ -27,7 +27,8 @@ v1::Job Job(int ranks) {
 
 // A rank whose own clock is `offset_ms` behind the coordinator's, with a step each 10 ms from
 // 1000 ms on, on the coordinator's clock.
-v1::GetFlightRecordsResponse Rank(int rank, int64_t offset_ms, int steps, const Json& operations) {
+v1::GetFlightRecordsResponse Rank(int rank, int64_t offset_ms, int steps, const Json& operations,
+                                  double now_ms = 1500) {
   v1::GetFlightRecordsResponse answer;
   answer.set_now_nanos(5000 * kMilli);
   *answer.mutable_now() = ToProtoTimestamp(std::chrono::seconds(1'700'000'005));
@@ -35,7 +36,7 @@ v1::GetFlightRecordsResponse Rank(int rank, int64_t offset_ms, int steps, const 
   record.set_rank(rank);
   record.mutable_clock()->set_offset_nanos(offset_ms * kMilli);
   record.mutable_clock()->set_error_nanos(kMilli / 2);
-  const Json json = {{"now_ms", 1500.0 - static_cast<double>(offset_ms)},
+  const Json json = {{"now_ms", now_ms - static_cast<double>(offset_ms)},
                      {"groups", {{{"group", "world"}, {"operations", operations}}}}};
   record.set_json(json.dump());
   for (int step = 1; step <= steps; ++step) {
@@ -50,6 +51,16 @@ Json Operation(int sequence, double submitted, double checked, double finished) 
   return {{"sequence", sequence},  {"operation", "all_reduce"}, {"bytes", 4096},
           {"dtype", "float32"},    {"state", "done"},           {"submitted_ms", submitted},
           {"checked_ms", checked}, {"finished_ms", finished}};
+}
+
+// One each 0.1 ms, of 0.05 ms, in this time: a step has 100.
+Json Operations(int first, double from, double to) {
+  Json operations = Json::array();
+  for (int i = 0; from + 0.1 * i < to; ++i) {
+    const double at = from + 0.1 * i;
+    operations.push_back(Operation(first + i, at, at + 0.02, at + 0.05));
+  }
+  return operations;
 }
 
 std::vector<Json> Events(const JobTrace& trace, const std::string& category) {
@@ -174,6 +185,79 @@ TEST(TraceTest, EventsOfTheJobLieOnTheSameAxis) {
   EXPECT_DOUBLE_EQ(events[0]["ts"], 15'000);
 }
 
+TEST(TraceTest, StepsWhoseCollectivesARecordHasLostAreLeftOut) {
+  const JobTrace trace = MakeTrace(Job(2),
+                                   {Rank(0, 0, 5, Operations(1, 1000.01, 1055)),
+                                    Rank(1, 0, 5, Operations(271, 1027.01, 1055), 1055)},
+                                   {}, 3);
+  EXPECT_EQ(trace.first_step, 4);
+  EXPECT_EQ(trace.last_step, 5);
+  EXPECT_EQ(trace.steps, 2);
+  EXPECT_EQ(trace.collectives, 400u);
+  EXPECT_TRUE(trace.complete);
+  // Its record is shorter than three steps.
+  EXPECT_FALSE(trace.may_grow);
+  EXPECT_THAT(trace.notes,
+              ElementsAre("rank 1's record begins in the middle of step 3: it holds the last 280 "
+                          "operations of group world, so that step 3 is left out"));
+}
+
+TEST(TraceTest, ARecordThatWasTakenTooLongAfterTheStepsIsTakenAgain) {
+  const JobTrace trace =
+      MakeTrace(Job(1), {Rank(0, 0, 5, Operations(400, 1045.01, 1085), 1085)}, {}, 3);
+  EXPECT_EQ(trace.first_step, 3);
+  EXPECT_EQ(trace.last_step, 5);
+  EXPECT_FALSE(trace.complete);
+  EXPECT_TRUE(trace.may_grow);
+  EXPECT_THAT(trace.notes,
+              ElementsAre(HasSubstr("rank 0's record begins in the middle of step 5")));
+  EXPECT_THAT(trace.notes, ElementsAre(HasSubstr("collectives of these steps are missing")));
+}
+
+TEST(TraceTest, CollectivesAfterTheLastStepAreNotOfTheSteps) {
+  const JobTrace trace = MakeTrace(
+      Job(2),
+      {Rank(0, 0, 5, Operations(1, 1000.01, 1085)), Rank(1, 0, 5, Operations(1, 1000.01, 1085))},
+      {}, 3);
+  EXPECT_EQ(trace.first_step, 3);
+  EXPECT_EQ(trace.collectives, 600u);
+  EXPECT_THAT(trace.notes, IsEmpty());
+}
+
+TEST(TraceTest, StepsAfterTheRecordWasTakenAreNotShown) {
+  const JobTrace trace =
+      MakeTrace(Job(1), {Rank(0, 0, 5, Operations(1, 1000.01, 1037), 1037)}, {}, 2);
+  EXPECT_EQ(trace.first_step, 2);
+  EXPECT_EQ(trace.last_step, 3);
+  EXPECT_EQ(trace.collectives, 200u);
+  EXPECT_TRUE(trace.complete);
+}
+
+TEST(TraceTest, ARecordWithoutCollectivesIsSaid) {
+  const JobTrace trace = MakeTrace(
+      Job(2), {Rank(0, 0, 5, Operations(1, 1000.01, 1055)), Rank(1, 0, 5, Json::array())}, {}, 2);
+  EXPECT_EQ(trace.collectives, 200u);
+  EXPECT_THAT(trace.notes, ElementsAre("rank 1 has no collectives: its record holds none"));
+}
+
+TEST(TraceTest, RanksThatReportAtOtherMomentsHaveTheSameCollectives) {
+  v1::GetFlightRecordsResponse late =
+      Rank(1, 0, 5, {Operation(1, 1028, 1029, 1029.9), Operation(2, 1036, 1037, 1038)});
+  // All of its reports are 3 ms later.
+  for (v1::StepTime& step : *late.mutable_record()->mutable_steps()) {
+    step.set_at_nanos(step.at_nanos() + 3 * kMilli);
+  }
+  const JobTrace trace = MakeTrace(
+      Job(2),
+      {Rank(0, 0, 5, {Operation(1, 1027, 1029, 1029.9), Operation(2, 1035, 1037, 1038)}), late}, {},
+      2);
+  std::vector<int> sequences;
+  for (const Json& event : Events(trace, "collective")) {
+    sequences.push_back(event["args"]["sequence"]);
+  }
+  EXPECT_THAT(sequences, ElementsAre(2, 2));
+}
+
 TEST(TraceTest, WhatIsMissingIsSaid) {
   v1::GetFlightRecordsResponse old = Rank(1, 0, 5, Json::array());
   old.mutable_record()->clear_clock();
@@ -186,7 +270,8 @@ TEST(TraceTest, WhatIsMissingIsSaid) {
       MakeTrace(Job(4), {Rank(0, 0, 5, Json::array()), old, silent, garbled}, {}, 2);
   EXPECT_THAT(trace.notes, ElementsAre(HasSubstr("rank 1 is left out"),
                                        HasSubstr("rank 2 has no collectives: it has no process"),
-                                       HasSubstr("rank 3 has no collectives: its record")));
+                                       HasSubstr("rank 3 has no collectives: its record"),
+                                       HasSubstr("rank 0 has no collectives: its record holds")));
   EXPECT_EQ(trace.ranks, 3);
   EXPECT_EQ(trace.steps, 2);
 }
