@@ -1,6 +1,7 @@
 // What is told of a process that stands still: the output of each tool, and real processes.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 
 #include <csignal>
@@ -101,6 +102,56 @@ Thread 1 (Thread 0x7fac9fa38440 (LWP 14) "hang"):
   EXPECT_EQ(PlaceOf(frames),
             "(anonymous namespace)::wait (hang.cc:8), in futex_wait (futex-internal.h:146)");
   EXPECT_EQ(PlaceOf(FramesOfGdb(kText, 15)), "poll");
+}
+
+TEST(FramesTest, OfGdbHaveCppNamesWhereItPrintsSymbols) {
+  constexpr char kText[] =
+      R"t(add symbol table from file "/lib/libtorch_cpu.so" with all sections offset by 0x7f
+[New LWP 15]
+[Thread debugging using libthread_db enabled]
+Thread 1 (Thread 0x7fac9fa38440 (LWP 14) "hang"):
+#0  0x00007f8c9f24d783 in _ZN4c10d7Reducer17finalize_backwardEv () from /lib/libtorch_cpu.so
+#1  0x00007f8c9f24df3e in _ZN4absl7CondVar4WaitEPNS_5MutexE.cold ()
+#2  0x00007f8c9f24df3e in my_Zero () at hang.cc:12
+)t";
+  const std::string text = TidyGdb(kText);
+  EXPECT_THAT(text, StartsWith("Thread 1 (Thread 0x7fac9fa38440 (LWP 14) \"hang\"):\n#0 "));
+  const std::vector<Frame> frames = FramesOfGdb(text, 14);
+  ASSERT_THAT(frames, SizeIs(3));
+  EXPECT_EQ(frames[0].function, "c10d::Reducer::finalize_backward()");
+  EXPECT_THAT(text, HasSubstr("absl::CondVar::Wait(absl::Mutex*) [clone .cold] ()"));
+  EXPECT_EQ(PlaceOf(frames), "my_Zero (hang.cc:12), in c10d::Reducer::finalize_backward()");
+}
+
+TEST(FramesTest, OfGdbThatWasStoppedHaveNoTracebackOfItsPython) {
+  constexpr char kText[] = R"t(Traceback (most recent call last):
+  File "/usr/share/gdb/python/gdb/__init__.py", line 87, in _execute_unwinders
+    for objfile in objfiles():
+KeyboardInterrupt
+ptrace: something else
+)t";
+  EXPECT_EQ(TidyGdb(kText), "ptrace: something else\n");
+}
+
+TEST(ProcFilesTest, LargeLibrariesAreFoundWithTheirPlace) {
+  const testing::TemporaryDirectory directory;
+  const std::string large = directory / "liblarge.so.1", small = directory / "libsmall.so";
+  ASSERT_TRUE(os::WriteFileAtomically(large, std::string(5000, 'x')).ok());
+  ASSERT_TRUE(os::WriteFileAtomically(small, "x").ok());
+  struct stat file = {};
+  ASSERT_EQ(::stat(large.c_str(), &file), 0);
+  const std::string inode = std::to_string(file.st_ino);
+  const std::string maps = "55d000000000-55d000001000 r--p 00000000 08:01 7 /bin/true\n" +
+                           ("7f0000001000-7f0000002000 r--p 00000000 08:01 " + inode) +
+                           "                 " + large + "\n" +
+                           ("7f0000002000-7f0000003000 r-xp 00001000 08:01 " + inode) + " " +
+                           large + "\n7f0000004000-7f0000005000 r--p 00000000 08:01 1 " + large +
+                           "\n7f0000006000-7f0000007000 r--p 00000000 08:01 8 " + small +
+                           "\n7f0000008000-7f0000009000 rw-p 00000000 00:00 0 \nnonsense\n";
+  const std::vector<MappedLibrary> libraries = LargeLibraries(maps, 4096);
+  ASSERT_THAT(libraries, SizeIs(1));
+  EXPECT_EQ(libraries[0].path, large);
+  EXPECT_EQ(libraries[0].address, 0x7f0000001000u);
 }
 
 TEST(FramesTest, TextOfNoToolHasNone) {

@@ -24,6 +24,8 @@ using ::testing::SizeIs;
 using Answer = StackRequests::Answer;
 using Request = StackRequests::Request;
 
+constexpr StackRequests::Bounds kBounds;
+
 class StackRequestsTest : public ::testing::Test {
  protected:
   ~StackRequestsTest() override {
@@ -98,7 +100,8 @@ class StackRequestsTest : public ::testing::Test {
 
   EventLoop loop_;
   FileTasks files_{loop_};
-  StackRequests requests_{files_, [this](const Request& request) { return LookAt(request); }};
+  StackRequests requests_{files_, kBounds,
+                          [this](const Request& request) { return LookAt(request); }};
   std::thread thread_{[this] { loop_.Run(); }};
 };
 
@@ -148,12 +151,53 @@ TEST_F(StackRequestsTest, ThreadsStayForOtherWork) {
   std::promise<void> prepared;
   files_.Run("job3", [&] { prepared.set_value(); });
   EXPECT_EQ(prepared.get_future().wait_for(testing::kPatience), std::future_status::ready);
-  EXPECT_TRUE(testing::Eventually([&] { return Looks() == StackRequests::kAtOnce; }));
+  EXPECT_TRUE(testing::Eventually([&] { return Looks() == kBounds.at_once; }));
   Release();
   EXPECT_THAT(AwaitAnswers(60), SizeIs(60));
   MutexLock lock(mu_);
-  EXPECT_EQ(most_, StackRequests::kAtOnce);
-  EXPECT_LE(most_of_a_job_, StackRequests::kAtOnceOfAJob);
+  EXPECT_EQ(most_, kBounds.at_once);
+  EXPECT_LE(most_of_a_job_, kBounds.of_a_job);
+}
+
+TEST_F(StackRequestsTest, AHostWithFewCoresLooksAtOneRankOfAJobAtATime) {
+  EXPECT_EQ(StackRequests::BoundsFor(2).of_a_job, 1u);
+  EXPECT_EQ(StackRequests::BoundsFor(0).of_a_job, 1u);
+  EXPECT_EQ(StackRequests::BoundsFor(8).of_a_job, 4u);
+  EXPECT_EQ(StackRequests::BoundsFor(128).of_a_job, kBounds.of_a_job);
+  EXPECT_EQ(StackRequests::BoundsFor(128).at_once, kBounds.at_once);
+}
+
+TEST_F(StackRequestsTest, ALookLeavesTimeToTheRanksThatWait) {
+  StackRequests requests(files_, {2, 1},
+                         [this](const Request& request) { return LookAt(request); });
+  std::promise<void> taken;
+  loop_.Post([&] {
+    for (pid_t rank = 1; rank <= 2; ++rank) {
+      Request request = Of("job", rank);
+      request.limit = std::chrono::seconds(20);
+      requests.Ask(request, [this](const Answer& answer) {
+        MutexLock lock(mu_);
+        answers_.push_back(answer);
+      });
+    }
+    // Asked again while it is looked at, with more that waits.
+    requests.Ask(Of("job", 1, /*native=*/true), [this](const Answer& answer) {
+      MutexLock lock(mu_);
+      answers_.push_back(answer);
+    });
+    taken.set_value();
+  });
+  taken.get_future().wait();
+  Release();
+  AwaitAnswers(3);
+  // Its last turn has ended.
+  std::promise<void> idle;
+  loop_.Post([&] { idle.set_value(); });
+  idle.get_future().wait();
+  MutexLock lock(mu_);
+  ASSERT_EQ(looks_.size(), 3u);
+  EXPECT_EQ(most_of_a_job_, 1u);
+  EXPECT_EQ(looks_[1].limit, std::chrono::seconds(10)) << "one more waits";
 }
 
 TEST_F(StackRequestsTest, BeyondItsBoundARequestIsRefused) {

@@ -1,9 +1,12 @@
 #include "worker/dumps/frames.h"
 
+#include <cxxabi.h>
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <cctype>
+#include <cstdlib>
+#include <memory>
 #include <optional>
 
 #include "core/parse_integer.h"
@@ -109,7 +112,60 @@ bool ContainsLower(std::string_view text, std::string_view part) {
   return std::search(text.begin(), text.end(), part.begin(), part.end(), equal) != text.end();
 }
 
+// "_ZN3foo3barEv.cold" is "foo::bar() [clone .cold]", as gdb names it.
+std::string CppName(const std::string& symbol) {
+  const size_t dot = std::min(symbol.find('.'), symbol.size());
+  int status = 0;
+  const std::unique_ptr<char, decltype(&std::free)> name(
+      abi::__cxa_demangle(symbol.substr(0, dot).c_str(), nullptr, nullptr, &status), &std::free);
+  if (status != 0 || name == nullptr) return symbol;
+  return dot == symbol.size() ? name.get()
+                              : fmt::format("{} [clone {}]", name.get(), symbol.substr(dot));
+}
+
+bool IsOfSymbol(char c) {
+  return std::isalnum(static_cast<unsigned char>(c)) || c == '_' || c == '.' || c == '$';
+}
+
+std::string WithCppNames(std::string_view line) {
+  std::string out;
+  while (!line.empty()) {
+    const bool begins = line.starts_with("_Z") && (out.empty() || !IsOfSymbol(out.back()));
+    size_t end = 1;
+    while (begins && end < line.size() && IsOfSymbol(line[end])) ++end;
+    const std::string part(line.substr(0, end));
+    out += begins ? CppName(part) : part;
+    line.remove_prefix(end);
+  }
+  return out;
+}
+
+constexpr std::string_view kGdbsNotes[] = {"[New LWP ", "[Thread debugging using ",
+                                           "Using host libthread_db ",
+                                           "add symbol table from file "};
+
 }  // namespace
+
+std::string TidyGdb(std::string_view text) {
+  std::string out;
+  bool in_traceback = false;
+  EachLine(text, [&](std::string_view line) {
+    if (line.starts_with("Traceback (most recent call last)")) {
+      in_traceback = true;
+      return;
+    }
+    // Its last line, the exception, stands at the left.
+    if (in_traceback) {
+      in_traceback = line.starts_with(' ');
+      return;
+    }
+    for (const std::string_view note : kGdbsNotes) {
+      if (line.starts_with(note)) return;
+    }
+    out += WithCppNames(line) + "\n";
+  });
+  return out;
+}
 
 std::vector<Frame> FramesOfPySpy(std::string_view text, int id) {
   std::vector<Frame> frames;

@@ -22,6 +22,10 @@ std::vector<Frame> FramesOfFaulthandler(std::string_view text);
 std::vector<Frame> FramesOfEuStack(std::string_view text, int id);
 std::vector<Frame> FramesOfGdb(std::string_view text, int id);
 
+// What gdb prints, without notes on its own work and tracebacks of its Python, and with C++ names
+// where it prints symbols: it is told not to compute the names of all functions of LibTorch.
+std::string TidyGdb(std::string_view text);
+
 // "step (train.py:12)": the innermost frame with a source file of the program's own, that is none
 // of the C or C++ library, of Python's or of a package; then the innermost frame of all where that
 // is another one: "step (train.py:12), in wait (threading.py:327)". Files are named without their

@@ -1,8 +1,11 @@
 #include "worker/dumps/proc_files.h"
 
 #include <fmt/format.h>
+#include <sys/stat.h>
 
+#include <algorithm>
 #include <filesystem>
+#include <ios>
 #include <sstream>
 #include <system_error>
 
@@ -12,6 +15,7 @@ namespace meshrun::worker {
 namespace {
 
 constexpr size_t kMostThreads = 512;
+constexpr size_t kMostLibraries = 16;
 
 }  // namespace
 
@@ -35,6 +39,34 @@ std::vector<std::string> ThreadDirectories(pid_t pid) {
     if (threads.size() < kMostThreads) threads.push_back(thread.path().string());
   }
   return threads;
+}
+
+std::vector<MappedLibrary> LargeLibraries(const std::string& maps, uint64_t bytes) {
+  std::vector<MappedLibrary> libraries;
+  std::istringstream lines(maps);
+  for (std::string line; std::getline(lines, line) && libraries.size() < kMostLibraries;) {
+    // "7f8c9000-7f8ca000 r--p 00000000 08:01 1234 /lib/libtorch_cpu.so"
+    std::istringstream fields(line);
+    MappedLibrary library;
+    std::string rights, device;
+    uint64_t offset = 0, inode = 0;
+    char dash = 0;
+    uint64_t end = 0;
+    fields >> std::hex >> library.address >> dash >> end >> rights >> offset >> device >>
+        std::dec >> inode >> std::ws;
+    if (!std::getline(fields, library.path) || offset != 0) continue;
+    if (!library.path.starts_with('/') || library.path.find(".so") == std::string::npos) continue;
+    struct stat file = {};
+    if (::stat(library.path.c_str(), &file) != 0 || !S_ISREG(file.st_mode) ||
+        file.st_ino != inode || static_cast<uint64_t>(file.st_size) < bytes) {
+      continue;
+    }
+    const bool known =
+        std::any_of(libraries.begin(), libraries.end(),
+                    [&](const MappedLibrary& other) { return other.path == library.path; });
+    if (!known) libraries.push_back(std::move(library));
+  }
+  return libraries;
 }
 
 }  // namespace meshrun::worker

@@ -3,6 +3,7 @@
 
 #include <sys/types.h>
 
+#include <cstdint>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -19,5 +20,14 @@ std::string StatusField(const std::string& status, std::string_view name);
 
 // Directories of a process's threads, 512 at most.
 std::vector<std::string> ThreadDirectories(pid_t pid);
+
+struct MappedLibrary {
+  std::string path;
+  // Where its beginning lies in the process.
+  uint64_t address = 0;
+};
+// Shared libraries in /proc/PID/maps that are files of at least `bytes` here, too, and the same
+// ones; 16 at most.
+std::vector<MappedLibrary> LargeLibraries(const std::string& maps, uint64_t bytes);
 
 }  // namespace meshrun::worker

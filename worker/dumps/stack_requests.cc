@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <thread>
 
 #include "worker/dumps/process_dump.h"
 #include "worker/dumps/python_frames.h"
@@ -19,6 +20,8 @@ using Time = StackRequests::Time;
 // From the end of a look to the answer's arrival: the debugger lets the process go, and the answer
 // travels.
 constexpr milliseconds kWayBack(2000);
+// gdb needs so much on a loaded host.
+constexpr milliseconds kLeastShare(6000);
 
 milliseconds Until(Time time) {
   return std::chrono::duration_cast<milliseconds>(time - std::chrono::steady_clock::now());
@@ -38,11 +41,11 @@ Answer NoAnswer(std::string why) {
   return answer;
 }
 
-Answer TooLate() {
+Answer TooLate(const StackRequests::Bounds& bounds) {
   return NoAnswer(
       fmt::format("the debuggers of its host ({} at once, {} for a job) were busy with other ranks "
                   "until the time for an answer was over",
-                  StackRequests::kAtOnce, StackRequests::kAtOnceOfAJob));
+                  bounds.at_once, bounds.of_a_job));
 }
 
 bool Holds(const Request& look, const Request& request) {
@@ -73,7 +76,13 @@ Answer LookAt(const Request& request) {
 
 }  // namespace
 
-StackRequests::StackRequests(FileTasks& files) : StackRequests(files, LookAt) {}
+StackRequests::StackRequests(FileTasks& files)
+    : StackRequests(files, BoundsFor(std::thread::hardware_concurrency()), LookAt) {}
+
+StackRequests::Bounds StackRequests::BoundsFor(size_t cores) {
+  const size_t of_a_job = std::clamp<size_t>(cores / 2, 1, Bounds().of_a_job);
+  return {2 * of_a_job, of_a_job};
+}
 
 void StackRequests::Ask(const Request& request, Done done) {
   const Key key = {request.job_id, request.rank};
@@ -94,17 +103,25 @@ void StackRequests::Ask(const Request& request, Done done) {
 }
 
 void StackRequests::StartDue() {
-  while (running_ < kAtOnce) {
+  while (running_ < bounds_.at_once) {
     const auto due = std::find_if(order_.begin(), order_.end(), [this](const Key& key) {
       const auto of_job = running_of_job_.find(key.first);
       return !processes_.at(key).running &&
-             (of_job == running_of_job_.end() || of_job->second < kAtOnceOfAJob);
+             (of_job == running_of_job_.end() || of_job->second < bounds_.of_a_job);
     });
     if (due == order_.end()) return;
     const Key key = *due;
     order_.erase(due);
     Start(key);
   }
+}
+
+milliseconds StackRequests::ShareOf(const Key& key) const {
+  const auto waiting = static_cast<size_t>(std::count_if(
+      order_.begin(), order_.end(), [&](const Key& other) { return other.first == key.first; }));
+  const size_t turns = 1 + (waiting + bounds_.of_a_job - 1) / bounds_.of_a_job;
+  const milliseconds time = TimeFor(processes_.at(key).running->wanted);
+  return std::max(kLeastShare, time / static_cast<int64_t>(turns));
 }
 
 void StackRequests::Start(const Key& key) {
@@ -114,15 +131,15 @@ void StackRequests::Start(const Key& key) {
   ++running_of_job_[key.first];
   const Request& wanted = process.running->wanted;
   if (TimeFor(wanted) <= milliseconds(0)) {
-    End(key, TooLate());
+    End(key, TooLate(bounds_));
     return;
   }
   const auto answer = std::make_shared<Answer>();
   files_.Run(
       fmt::format("{}/stack-{}", key.first, key.second),
-      [look = look_, request = wanted, answer]() mutable {
-        request.limit = TimeFor(request);
-        *answer = request.limit > milliseconds(0) ? look(request) : TooLate();
+      [look = look_, bounds = bounds_, share = ShareOf(key), request = wanted, answer]() mutable {
+        request.limit = std::min(TimeFor(request), share);
+        *answer = request.limit > milliseconds(0) ? look(request) : TooLate(bounds);
       },
       [this, key, answer] { End(key, *answer); });
 }

@@ -2,7 +2,7 @@
 // kernel allows no second one. A request that comes meanwhile shares that debugger's answer; one
 // that asks for more than it looks at shares the next look with all others that wait.
 //
-// Lives on the event loop; the looks are on threads of FileTasks. Bounds: kAtOnce looks, so that
+// Lives on the event loop; the looks are on threads of FileTasks. Bounds: `at_once` looks, so that
 // the other threads stay for what generations need, and kMostWaiting requests for one look. A
 // request beyond that, or whose time is over before a look begins, is answered with a reason.
 #pragma once
@@ -28,9 +28,13 @@ class StackRequests {
  public:
   using Time = std::chrono::steady_clock::time_point;
 
-  // Each reads the symbols of LibTorch into memory of its own.
-  static constexpr size_t kAtOnce = 16;
-  static constexpr size_t kAtOnceOfAJob = 8;
+  // Each reads the symbols of LibTorch into memory of its own, which keeps a core busy: a host with
+  // few cores has one debugger at a time for a job.
+  struct Bounds {
+    size_t at_once = 16;
+    size_t of_a_job = 8;
+  };
+  static Bounds BoundsFor(size_t cores);
   static constexpr size_t kMostWaiting = 64;
 
   struct Request {
@@ -60,7 +64,8 @@ class StackRequests {
 
   // `files` outlives this. `look` is another one in tests; it blocks.
   explicit StackRequests(FileTasks& files);
-  StackRequests(FileTasks& files, Look look) : files_(files), look_(std::move(look)) {}
+  StackRequests(FileTasks& files, Bounds bounds, Look look)
+      : files_(files), bounds_(bounds), look_(std::move(look)) {}
 
   // Calls `done` on the loop; at once where the request is refused.
   void Ask(const Request& request, Done done);
@@ -77,10 +82,13 @@ class StackRequests {
   };
 
   void StartDue();
+  // So that other ranks of its job that wait have theirs.
+  std::chrono::milliseconds ShareOf(const Key& key) const;
   void Start(const Key& key);
   void End(const Key& key, const Answer& answer);
 
   FileTasks& files_;
+  const Bounds bounds_;
   const Look look_;
   std::map<Key, Process> processes_;
   // Processes whose next turn has not begun.
