@@ -474,6 +474,30 @@ TEST(SupervisorTest, AStepHasTheTimeAtWhichItWasReported) {
   supervisor.AwaitExits(1);
 }
 
+TEST(SupervisorTest, ARanksStderrSaysThatItsEventFilesCannotBeWritten) {
+  SupervisorHarness supervisor;
+  supervisor.AddRank("while [ ! -e done ]; do sleep 0.01; done")
+      .set_event_directory("/proc/nope/a");
+  supervisor.Spawn();
+  supervisor.Connect();
+  supervisor.Start();
+  ASSERT_TRUE(supervisor.Await(Response::kStarted));
+  const os::UniqueFd socket(::socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+  sockaddr_un address = {};
+  address.sun_family = AF_UNIX;
+  std::strcpy(address.sun_path, supervisor.Path("r0.sock").c_str());
+  const std::string text = R"({"step": 1, "loss": 0.5})";
+  ASSERT_EQ(::sendto(socket.get(), text.data(), text.size(), 0,
+                     reinterpret_cast<sockaddr*>(&address), sizeof(address)),
+            static_cast<ssize_t>(text.size()));
+  const std::string log = supervisor.Path("0.stderr.log");
+  EXPECT_TRUE(testing::Eventually([&] { return os::ReadFile(log).value_or("").size() > 0; }));
+  ASSERT_TRUE(os::WriteFileAtomically(supervisor.Path("done"), "").ok());
+  supervisor.AwaitExits(1);
+  EXPECT_THAT(os::ReadFile(log).value_or(""),
+              HasSubstr("meshrun: rank 0 goes on without event files: /proc/nope"));
+}
+
 TEST(SupervisorTest, AProcessOfALaterGenerationStartsBesideThoseThatLiveOn) {
   SupervisorHarness supervisor;
   supervisor.AddRank("echo $$ > pid; exec sleep 1000");

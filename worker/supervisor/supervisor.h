@@ -96,6 +96,8 @@ class Supervisor {
     bool cleared = false;
     v1::RankExit exit;
     os::UniqueFd reports;
+    // End of its stderr, for what its user must know; of ranks with event files.
+    os::UniqueFd errors;
     v1::Progress progress;
     bool progress_unsent = false;
     // Those since the last message to the daemon.
@@ -164,6 +166,8 @@ class Supervisor {
   // Supervisors log rarely, and to their daemon's stderr. A line that a pipe has no room for is
   // lost: whoever reads the pipe may have stopped.
   void Say(const std::string& text) const;
+  // In the rank's stderr, too, without waiting for room there.
+  void SayToUser(const Rank& rank, const std::string& text) const;
   // Whose the ranks are; null: this process's.
   const v1::RankUser* User() const {
     return options_.launch.has_user() ? &options_.launch.user() : nullptr;

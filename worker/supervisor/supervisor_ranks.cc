@@ -61,6 +61,17 @@ void Supervisor::Say(const std::string& text) const {
   (void)!::write(STDERR_FILENO, line.data(), line.size());
 }
 
+void Supervisor::SayToUser(const Rank& rank, const std::string& text) const {
+  Say(text);
+  if (!rank.errors) return;
+  // Opened again, since the rank's own end is to wait where the pipe is full, and this one is not.
+  const os::UniqueFd out(::open(fmt::format("/proc/self/fd/{}", rank.errors.get()).c_str(),
+                                O_WRONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC));
+  std::string line = fmt::format("meshrun: {}\n", text);
+  line.resize(std::min<size_t>(line.size(), PIPE_BUF));
+  (void)!::write(out.get(), line.data(), line.size());
+}
+
 void Supervisor::Start(v1::SupervisorStart start) {
   if (phase_ != Phase::kPrepared && phase_ != Phase::kRunning) return;
   if (search_) {
@@ -148,6 +159,9 @@ absl::StatusOr<pid_t> Supervisor::Spawn(Rank& rank, const v1::SupervisorStart& s
   }
   MESHRUN_ASSIGN_OR_RETURN(streams.out, OpenStream(rank, /*is_stderr=*/false));
   MESHRUN_ASSIGN_OR_RETURN(streams.err, OpenStream(rank, /*is_stderr=*/true));
+  if (!rank.launch.event_directory().empty()) {
+    rank.errors.reset(::fcntl(streams.err.get(), F_DUPFD_CLOEXEC, 3));
+  }
   return StartRank(rank.launch, start.env(), streams, user, options_.launch.cgroup());
 }
 
@@ -226,6 +240,7 @@ void Supervisor::RecordExit(Rank& rank, int wait_status) {
 }
 
 void Supervisor::CompleteExit(Rank& rank) {
+  rank.errors.reset();
   rank.drained_by = Time::max();
   --running_;
   if (rank.wait_status != 0) {
@@ -303,7 +318,7 @@ void Supervisor::WriteEvents(const Rank& rank, v1::Progress report) {
     auto files = EventFiles::Start(User());
     if (!files.ok()) {
       if (!std::exchange(lost_events_told_, true)) {
-        Say("no event files are written: " + std::string(files.status().message()));
+        SayToUser(rank, "no event files are written: " + std::string(files.status().message()));
       }
       return;
     }
@@ -317,7 +332,8 @@ void Supervisor::WriteEvents(const Rank& rank, v1::Progress report) {
       fmt::format("{}.{}.{}", os::HostName(), rank.pid, rank.launch.generation());
   event_files_->Add(index, rank.launch.event_directory(), tag, report, Clock::Real().WallNow());
   if (event_files_->lost() > 0 && !std::exchange(lost_events_told_, true)) {
-    Say(
+    SayToUser(
+        rank,
         fmt::format("rank {} goes on, and not all of its reports are in {}: the file system there "
                     "is too slow",
                     rank.launch.rank(), rank.launch.event_directory()));
@@ -327,9 +343,9 @@ void Supervisor::WriteEvents(const Rank& rank, v1::Progress report) {
 void Supervisor::ReadEventFiles(short ready) {
   if ((ready & POLLOUT) != 0) event_files_->OnWritable();
   for (const EventFiles::Problem& problem : event_files_->TakeProblems()) {
-    Say(fmt::format("rank {} goes on without event files: {}: {}",
-                    ranks_[std::min<size_t>(problem.process, ranks_.size() - 1)].launch.rank(),
-                    problem.path, std::strerror(problem.error)));
+    const Rank& rank = ranks_[std::min<size_t>(problem.process, ranks_.size() - 1)];
+    SayToUser(rank, fmt::format("rank {} goes on without event files: {}: {}", rank.launch.rank(),
+                                problem.path, std::strerror(problem.error)));
   }
   // The thread has ended: what it had to say is read.
   if ((ready & (POLLHUP | POLLERR)) != 0) event_files_->Close();
