@@ -6,6 +6,7 @@
 #include "client/cli/context.h"
 #include "client/render/curve_report.h"
 #include "core/exit_codes.h"
+#include "core/proto_time.h"
 
 namespace meshrun::client {
 namespace {
@@ -23,16 +24,20 @@ int Run(const MetricsFlags& flags) {
   const auto answer = (*client)->Get(flags.job);
   if (!answer.ok()) return Fail(answer.status());
   const CurvePoints& curve = answer->curve();
+  // One of an earlier version, or a reader's that may not ask: the points themselves are there.
+  const auto cluster = (*client)->DescribeCluster();
+  const WallNanos leads_since = cluster.ok() ? FromProto(cluster->started_at()) : WallNanos::min();
+  if (const std::string missing = MissingPoints(answer->job(), curve, leads_since);
+      !missing.empty()) {
+    Say(missing);
+  }
   if (flags.output == "json") {
     v1::GetJobResponse points;
     *points.mutable_curve() = curve;
     fmt::print("{}", ToJson(points));
   } else if (flags.csv) {
     fmt::print("{}", CurveCsv(curve));
-  } else if (curve.empty()) {
-    Say(fmt::format("{} has reported no step since its coordinator started",
-                    answer->job().job_id()));
-  } else {
+  } else if (!curve.empty()) {
     fmt::print("{}", CurveTable(curve, TableWidth(StyleOf(1))));
   }
   return kExitOk;

@@ -67,4 +67,14 @@ std::string CurveTable(const CurvePoints& curve, int width) {
   return table.Render(0, width);
 }
 
+std::string MissingPoints(const v1::Job& job, const CurvePoints& curve, WallNanos leads_since) {
+  if (job.has_started_at() && FromProto(job.started_at()) < leads_since) {
+    return fmt::format(
+        "the coordinator that leads began at {}, and has no points of {} from before (files with "
+        "all of them: --tensorboard)",
+        JsonTime(leads_since), job.job_id());
+  }
+  return curve.empty() ? fmt::format("{} has reported no step", job.job_id()) : "";
+}
+
 }  // namespace meshrun::client

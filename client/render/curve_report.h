@@ -6,6 +6,7 @@
 #include <string>
 
 #include "client/render/style.h"
+#include "core/clock.h"
 #include "meshrun/v1/job_service.pb.h"
 
 namespace meshrun::client {
@@ -19,5 +20,8 @@ std::string CurveCsv(const CurvePoints& curve);
 
 // The same as a table for people, with fewer digits.
 std::string CurveTable(const CurvePoints& curve, int width);
+
+// Why points are missing, for people: the coordinator has those since it leads. Empty: none are.
+std::string MissingPoints(const v1::Job& job, const CurvePoints& curve, WallNanos leads_since);
 
 }  // namespace meshrun::client

@@ -36,6 +36,23 @@ TEST(CurveReportTest, CsvKeepsWhatIsNotANumber) {
 
 TEST(CurveReportTest, CsvOfNoPointHasItsHeadAlone) { EXPECT_EQ(CurveCsv({}), "time,step,loss\n"); }
 
+TEST(CurveReportTest, PointsThatAnEarlierCoordinatorHadAreSaidToBeMissing) {
+  v1::Job job;
+  job.set_job_id("geoid-a");
+  *job.mutable_started_at() = ToProtoTimestamp(std::chrono::seconds(1'700'000'000));
+  CurvePoints curve;
+  EXPECT_EQ(MissingPoints(job, curve, std::chrono::seconds(1'699'999'999)),
+            "geoid-a has reported no step");
+  const auto later = std::chrono::seconds(1'700'000'060);
+  const std::string lost = MissingPoints(job, curve, later);
+  EXPECT_NE(lost.find("began at 2023-11-14T22:14:20Z, and has no points of geoid-a from before"),
+            std::string::npos)
+      << lost;
+  Add(&curve, 70);
+  EXPECT_EQ(MissingPoints(job, curve, later), lost);
+  EXPECT_EQ(MissingPoints(job, curve, std::chrono::seconds(1'699'999'999)), "");
+}
+
 TEST(CurveReportTest, TheTableLeavesOutWhatNoPointHas) {
   CurvePoints curve;
   Add(&curve, 7).set_loss(1.0 / 3);
