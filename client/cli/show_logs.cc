@@ -1,5 +1,6 @@
 #include "client/cli/show_logs.h"
 
+#include <fmt/format.h>
 #include <poll.h>
 #include <signal.h>
 #include <sys/signalfd.h>
@@ -73,6 +74,14 @@ absl::StatusOr<v1::Job> FollowGenerations(
   return last_seen;
 }
 
+std::string NoOutput(const LogQuery& query) {
+  const bool all = query.ranks.empty() && query.streams.empty();
+  return fmt::format(
+      "{}: {} written nothing{}", query.job_id,
+      all ? "its ranks have" : "the ranks and streams that you ask for have",
+      query.generation == 0 ? "" : fmt::format(" in generation {}", query.generation));
+}
+
 }  // namespace
 
 int ShowLogs(Client& client, const LogQuery& query, int world_size, bool json) {
@@ -86,6 +95,7 @@ int ShowLogs(Client& client, const LogQuery& query, int world_size, bool json) {
   const os::UniqueFd signals = SignalFd(SignalHandling());
   EventQueue queue;
   std::atomic<int> job_code = kExitOk;
+  bool has_output = false;
   std::jthread reader([&](const std::stop_token& stop) {
     const auto push = [&](const v1::ReadLogsResponse& chunk) { queue.Push(Output{chunk}, stop); };
     const StreamOptions once{stop, std::chrono::seconds(0), nullptr};
@@ -108,6 +118,7 @@ int ShowLogs(Client& client, const LogQuery& query, int world_size, bool json) {
     std::optional<absl::Status> ended;
     for (const Event& event : queue.TakeAll()) {
       if (const auto* output = std::get_if<Output>(&event)) {
+        has_output = has_output || !output->chunk.data().empty();
         json ? lines.Append(output->chunk, WallNow()) : pipe.Append(output->chunk);
       }
       if (const auto* end = std::get_if<OutputEnded>(&event)) ended = end->status;
@@ -121,6 +132,7 @@ int ShowLogs(Client& client, const LogQuery& query, int world_size, bool json) {
     screen.Flush();
     if (!screen.alive()) return kExitSignalBase + SIGPIPE;
     if (ended && !ended->ok()) return Fail(*ended);
+    if (ended && !has_output && query.tail_lines != 0) Say(NoOutput(query));
     if (ended) return job_code == kExitOk && screen.lost() > 0 ? kExitOutputLost : job_code.load();
   }
 }

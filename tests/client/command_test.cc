@@ -872,7 +872,15 @@ TEST_F(CommandTest, ADevClusterRunsJobsAndIsFoundByEveryCommand) {
   ASSERT_EQ(jobs.size(), 2u);
   const std::string finished = jobs[1]["jobId"];
   EXPECT_EQ(jobs[1]["state"], "JOB_STATE_SUCCEEDED");
-  EXPECT_EQ(Run({"logs", finished, "--ranks", "1"}).out, "1\n");
+  const Result one = Run({"logs", finished, "--ranks", "1"});
+  EXPECT_EQ(one.out, "1\n");
+  EXPECT_EQ(one.err, "");
+  const Result none = Run({"logs", finished, "--stream", "stderr"});
+  EXPECT_EQ(none.out, "");
+  EXPECT_THAT(none.err, HasSubstr("the ranks and streams that you ask for have written nothing"));
+  const Result points = Run({"metrics", finished, "--csv"});
+  EXPECT_EQ(points.out, "time,step,loss\n");
+  EXPECT_THAT(points.err, HasSubstr("has reported no step"));
   EXPECT_THAT(Run({"describe", finished}).out, HasSubstr("SUCCEEDED"));
   EXPECT_EQ(json::parse(Run({"describe", finished, "-o", "json"}).out)["job"]["worldSize"], 2);
   EXPECT_EQ(Run({"cancel", "true"}).code, 0);
