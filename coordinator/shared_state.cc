@@ -124,6 +124,10 @@ absl::StatusOr<std::unique_ptr<Server>> StartElected(
     const StateFlags& flags, std::function<absl::StatusOr<Server::Options>()> prepare,
     std::function<void(const absl::Status&)> on_useless) {
   MESHRUN_ASSIGN_OR_RETURN(const etcd::Target target, etcd::ParseTarget(flags.state));
+  if (const std::string open = ReadableByAll("--etcd-password-file", flags.etcd_password_file);
+      !open.empty()) {
+    log::Warning(open);
+  }
   MESHRUN_ASSIGN_OR_RETURN(const std::string password, ReadPassword(flags.etcd_password_file));
   // What a leader would stumble over is said at the start.
   MESHRUN_ASSIGN_OR_RETURN(const Server::Options first, prepare());

@@ -1,6 +1,7 @@
 #include "coordinator/state_flags.h"
 
 #include <fmt/format.h>
+#include <sys/stat.h>
 
 #include "coordinator/etcd/target.h"
 #include "core/os/host_name.h"
@@ -114,6 +115,13 @@ absl::Status CheckStateFlags(StateFlags* flags) {
     }
   }
   return absl::OkStatus();
+}
+
+std::string ReadableByAll(std::string_view flag, const std::string& file) {
+  struct stat info = {};
+  if (::stat(file.c_str(), &info) != 0 || (info.st_mode & 0007) == 0) return "";
+  return fmt::format("{} {}: every user of this host can read it (mode {:04o}): 'chmod 600 {}'",
+                     std::string(flag), file, info.st_mode & 07777, file);
 }
 
 absl::StatusOr<std::string> AdvertisedAddress(const std::string& advertise,

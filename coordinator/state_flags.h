@@ -39,6 +39,10 @@ void AddStateFlags(CLI::App& app, StateFlags* flags);
 // Completes the name.
 absl::Status CheckStateFlags(StateFlags* flags);
 
+// What is wrong with the rights of a file that holds a secret: that every user of the host can read
+// it. Empty: nothing.
+std::string ReadableByAll(std::string_view flag, const std::string& file);
+
 // Where others reach a coordinator that listens at `listening`: --advertise, else `listening`
 // itself, with `host` in the place of an address that stands for all. INVALID_ARGUMENT.
 absl::StatusOr<std::string> AdvertisedAddress(const std::string& advertise,

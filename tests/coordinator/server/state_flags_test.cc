@@ -2,9 +2,11 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include <string>
 
+#include "core/os/files.h"
 #include "core/os/host_name.h"
 
 namespace meshrun::coordinator {
@@ -33,6 +35,20 @@ TEST(StateFlagsTest, OnePlaceIsNamed) {
   EXPECT_THAT(Wrong({.state_dir = "/s", .ephemeral = true}), HasSubstr("pass one of them"));
   EXPECT_THAT(Wrong({.state_dir = "/s", .state = kEtcd}), HasSubstr("pass one of them"));
   EXPECT_THAT(Wrong({.ephemeral = true, .restored = true}), HasSubstr("--ephemeral keeps nothing"));
+}
+
+TEST(StateFlagsTest, AFileWithASecretThatAllCanReadIsSaid) {
+  const std::string file = ::testing::TempDir() + "/password";
+  ASSERT_TRUE(os::WriteFileAtomically(file, "secret\n", 0600).ok());
+  EXPECT_EQ(ReadableByAll("--etcd-password-file", file), "");
+  ASSERT_EQ(::chmod(file.c_str(), 0644), 0);
+  EXPECT_EQ(ReadableByAll("--etcd-password-file", file),
+            "--etcd-password-file " + file +
+                ": every user of this host can read it (mode 0644): 'chmod 600 " + file + "'");
+  // As a Secret of Kubernetes is mounted for one group.
+  ASSERT_EQ(::chmod(file.c_str(), 0440), 0);
+  EXPECT_EQ(ReadableByAll("--etcd-password-file", file), "");
+  EXPECT_EQ(ReadableByAll("--etcd-password-file", ""), "");
 }
 
 TEST(StateFlagsTest, WhatIsForEtcdNeedsEtcd) {
