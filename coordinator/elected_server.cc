@@ -99,6 +99,7 @@ class RunningElectedServer : public ElectedServer {
         MutexLock lock(mu_);
         if (stopping_ || absl::IsCancelled(elected)) break;
         leads_ = elected.ok();
+        if (leads_) why_.clear();
       }
       if (!elected.ok()) {
         options_.on_useless(elected);
@@ -136,6 +137,7 @@ class RunningElectedServer : public ElectedServer {
       reopens_ = false;
     }
     std::unique_ptr<Server> server;
+    std::string told;
     while (server == nullptr) {
       auto taken = TakeOver();
       if (taken.ok()) {
@@ -143,7 +145,10 @@ class RunningElectedServer : public ElectedServer {
         break;
       }
       if (leadership_.Leads() && !MayPass(taken.status())) return taken.status();
-      log::Error("cannot take over yet", {{"why", taken.status()}});
+      if (std::string why(taken.status().message()); why != told) {
+        log::Error("cannot take over yet", {{"why", why}});
+        told = std::move(why);
+      }
       if (AwaitEnd(kPause)) break;
     }
     if (server != nullptr) {
@@ -157,15 +162,16 @@ class RunningElectedServer : public ElectedServer {
       {
         MutexLock lock(mu_);
         leader_ = nullptr;
-        if (!stopping_) log::Warning("leads no longer", {{"why", why_}});
       }
       server->Stop();
       server.reset();
     }
+    const std::string why = WhyLost();
     {
       MutexLock lock(mu_);
       if (stopping_) return absl::OkStatus();
     }
+    log::Warning("leads no longer", {{"why", why}});
     return standby_ == nullptr ? StandBy() : absl::OkStatus();
   }
 
@@ -215,6 +221,16 @@ class RunningElectedServer : public ElectedServer {
       changed_.WaitUntil(mu_, now + kPause);
     }
     return true;
+  }
+
+  // Our clock ends a leadership a moment before its thread says why.
+  std::string WhyLost() {
+    const auto end = std::chrono::steady_clock::now() + kPause;
+    MutexLock lock(mu_);
+    while (!stopping_ && why_.empty() && changed_.WaitUntil(mu_, end)) {
+    }
+    if (why_.empty()) why_ = "its time to lead has ended";
+    return why_;
   }
 
   Options options_;

@@ -275,14 +275,20 @@ int Serve(const Flags& flags, std::chrono::milliseconds lease, std::chrono::mill
     (*server)->ReopenAuditFile();
     signal = meshrun::os::WaitForTerminationSignal();
   }
-  meshrun::log::Info("stopping", {{"signal", meshrun::SignalName(signal)}});
+  const bool is_useless =
+      why_useless.wait_for(std::chrono::seconds(0)) == std::future_status::ready;
+  if (is_useless) {
+    meshrun::log::Info("stopping", {{"why", "it can never lead"}});
+  } else {
+    meshrun::log::Info("stopping", {{"signal", meshrun::SignalName(signal)}});
+  }
   // A commit under way is finished, unless its disk hangs.
   std::thread([] {
     std::this_thread::sleep_for(kStopTime);
     ::_exit(meshrun::kExitTryAgain);
   }).detach();
   (*server)->Stop();
-  if (why_useless.wait_for(std::chrono::seconds(0)) == std::future_status::ready) {
+  if (is_useless) {
     const absl::Status why = why_useless.get();
     return Fail(why, ExitCodeOf(why));
   }

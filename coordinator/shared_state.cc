@@ -26,18 +26,6 @@
 namespace meshrun::coordinator {
 namespace {
 
-absl::StatusOr<std::string> ReadPassword(const std::string& file) {
-  if (file.empty()) return std::string();
-  auto content = os::ReadFile(file);
-  if (!content.ok()) return Annotate(content.status(), "--etcd-password-file");
-  std::string password = content->substr(0, content->find_first_of("\r\n"));
-  if (password.empty()) {
-    return absl::InvalidArgumentError(
-        fmt::format("--etcd-password-file: the first line of {} is empty", file));
-  }
-  return password;
-}
-
 absl::StatusOr<uint64_t> TermOf(StateStore& store) {
   const v1::StateRow key = TermRow(0);
   absl::StatusOr<uint64_t> term = 0;
@@ -128,8 +116,11 @@ absl::StatusOr<std::unique_ptr<Server>> StartElected(
       !open.empty()) {
     log::Warning(open);
   }
-  MESHRUN_ASSIGN_OR_RETURN(const std::string password, ReadPassword(flags.etcd_password_file));
   // What a leader would stumble over is said at the start.
+  if (!flags.etcd_password_file.empty()) {
+    MESHRUN_RETURN_IF_ERROR(
+        Annotate(etcd::ReadPassword(flags.etcd_password_file).status(), "--etcd-password-file"));
+  }
   MESHRUN_ASSIGN_OR_RETURN(const Server::Options first, prepare());
   MESHRUN_ASSIGN_OR_RETURN(auto door, Door::Open({.listen = first.listen,
                                                   .security = first.security,
@@ -143,7 +134,8 @@ absl::StatusOr<std::unique_ptr<Server>> StartElected(
   client.tls = flags.etcd_tls;
   client.insecure_loopback = first.security.insecure_loopback;
   client.user = flags.etcd_user;
-  client.password = password;
+  client.password_file = flags.etcd_password_file;
+  client.prefix = target.prefix;
   const auto terms = std::make_shared<Terms>(flags, client, target.prefix, std::move(prepare));
   terms->LookAtCopy();
   MESHRUN_ASSIGN_OR_RETURN(

@@ -6,10 +6,10 @@
 #include <grpcpp/security/tls_credentials_options.h>
 
 #include <algorithm>
+#include <map>
 #include <thread>
 #include <utility>
 
-#include "coordinator/etcd/errors.h"
 #include "core/certificates/authority.h"
 #include "core/os/files.h"
 #include "core/rpc/channel.h"
@@ -69,9 +69,16 @@ absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> CredentialsOf(
 
 }  // namespace
 
+absl::StatusOr<std::string> ReadPassword(const std::string& file) {
+  MESHRUN_ASSIGN_OR_RETURN(const std::string content, os::ReadFile(file));
+  std::string password = content.substr(0, content.find_first_of("\r\n"));
+  if (!password.empty()) return password;
+  return absl::InvalidArgumentError(fmt::format("the first line of {} is empty", file));
+}
+
 absl::StatusOr<std::unique_ptr<Client>> Client::Make(Options options) {
   if (options.endpoints.empty()) return absl::InvalidArgumentError("etcd: no member is named");
-  if (options.user.empty() != options.password.empty()) {
+  if (options.user.empty() != options.password_file.empty()) {
     return absl::InvalidArgumentError(
         "etcd: --etcd-user and --etcd-password-file are given both or neither");
   }
@@ -130,7 +137,7 @@ void Client::Leave(size_t member, bool silent) {
   if (current_ == member) current_ = (member + 1) % members_.size();
 }
 
-absl::Status Client::Call(std::string_view what, const Attempt& attempt) {
+absl::Status Client::Call(std::string_view what, Needs needs, const Attempt& attempt) {
   steady_clock::time_point end;
   bool has_token;
   {
@@ -140,16 +147,23 @@ absl::Status Client::Call(std::string_view what, const Attempt& attempt) {
   }
   const bool with_token = !options_.user.empty();
   if (with_token && !has_token) MESHRUN_RETURN_IF_ERROR(Authenticate(end));
-  return CallUntil(end, what, attempt, with_token);
+  return CallUntil(end, what, needs, attempt, with_token);
 }
 
 absl::Status Client::Authenticate(steady_clock::time_point end) {
+  const std::string what = fmt::format("cannot log in as {}", options_.user);
+  const auto password = ReadPassword(options_.password_file);
+  if (!password.ok()) {
+    // It may be written just now.
+    return absl::UnauthenticatedError(fmt::format("{}: --etcd-password-file: {}", what,
+                                                  std::string(password.status().message())));
+  }
   etcdserverpb::AuthenticateRequest request;
   request.set_name(options_.user);
-  request.set_password(options_.password);
+  request.set_password(*password);
   etcdserverpb::AuthenticateResponse response;
   MESHRUN_RETURN_IF_ERROR(CallUntil(
-      end, fmt::format("cannot log in as {}", options_.user),
+      end, what, Needs::kMajority,
       [&](const auto& channel, grpc::ClientContext& context) {
         return etcdserverpb::Auth::NewStub(channel)->Authenticate(&context, request, &response);
       },
@@ -159,8 +173,11 @@ absl::Status Client::Authenticate(steady_clock::time_point end) {
   return absl::OkStatus();
 }
 
-absl::Status Client::CallUntil(steady_clock::time_point end, std::string_view what,
+absl::Status Client::CallUntil(steady_clock::time_point end, std::string_view what, Needs needs,
                                const Attempt& attempt, bool with_token) {
+  const etcd::Call call = {.what = what, .user = options_.user, .prefix = options_.prefix};
+  // What the members said last, in their order.
+  std::map<size_t, Answer> answers;
   bool token_is_new = false;
   uint64_t interrupts;
   {
@@ -185,6 +202,8 @@ absl::Status Client::CallUntil(steady_clock::time_point end, std::string_view wh
     const auto left = std::max<steady_clock::duration>(end - steady_clock::now(), kFirstPause);
     rpc::SetTimeout(context, std::min<std::chrono::nanoseconds>(left, options_.attempt));
     if (with_token) context.AddMetadata("token", token);
+    // A member that has lost the majority says so at once, instead of nothing.
+    if (needs == Needs::kMajority) context.AddMetadata("hasleader", "true");
     const grpc::Status status = Try(attempt, member.channel, context);
     if (status.ok()) return absl::OkStatus();
     if (with_token && IsTokenRefused(status) && !token_is_new) {
@@ -192,8 +211,8 @@ absl::Status Client::CallUntil(steady_clock::time_point end, std::string_view wh
       MESHRUN_RETURN_IF_ERROR(Authenticate(end));
       continue;
     }
-    const absl::Status error = FromEtcd(status, what, member.address);
-    if (!IsPassing(status)) return error;
+    if (!IsPassing(status)) return FromEtcd({member.address, status}, call);
+    answers[current] = {member.address, status};
     Leave(current, status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED);
     if (tries % options_.endpoints.size() == 0) {
       // None has answered.
@@ -202,14 +221,19 @@ absl::Status Client::CallUntil(steady_clock::time_point end, std::string_view wh
         std::this_thread::sleep_for(std::min<steady_clock::duration>(pause, end - now));
       pause = std::min(pause * 2, kLongestPause);
     }
-    if (steady_clock::now() >= end) return error;
+    if (steady_clock::now() >= end) {
+      std::vector<Answer> all;
+      for (auto& [index, answer] : answers) all.push_back(std::move(answer));
+      return NobodyServes(all, call);
+    }
   }
 }
 
 absl::StatusOr<etcdserverpb::RangeResponse> Client::Range(
     const etcdserverpb::RangeRequest& request) {
   etcdserverpb::RangeResponse response;
-  MESHRUN_RETURN_IF_ERROR(Call("cannot read", [&](const auto& channel, auto& context) {
+  const Needs needs = request.serializable() ? Needs::kMember : Needs::kMajority;
+  MESHRUN_RETURN_IF_ERROR(Call("cannot read", needs, [&](const auto& channel, auto& context) {
     return etcdserverpb::KV::NewStub(channel)->Range(&context, request, &response);
   }));
   return response;
@@ -217,9 +241,10 @@ absl::StatusOr<etcdserverpb::RangeResponse> Client::Range(
 
 absl::StatusOr<etcdserverpb::TxnResponse> Client::Txn(const etcdserverpb::TxnRequest& request) {
   etcdserverpb::TxnResponse response;
-  MESHRUN_RETURN_IF_ERROR(Call("cannot write", [&](const auto& channel, auto& context) {
-    return etcdserverpb::KV::NewStub(channel)->Txn(&context, request, &response);
-  }));
+  MESHRUN_RETURN_IF_ERROR(
+      Call("cannot write", Needs::kMajority, [&](const auto& channel, auto& context) {
+        return etcdserverpb::KV::NewStub(channel)->Txn(&context, request, &response);
+      }));
   return response;
 }
 
@@ -227,9 +252,10 @@ absl::Status Client::Compact(int64_t revision) {
   etcdserverpb::CompactionRequest request;
   request.set_revision(revision);
   etcdserverpb::CompactionResponse response;
-  const absl::Status status = Call("cannot compact", [&](const auto& channel, auto& context) {
-    return etcdserverpb::KV::NewStub(channel)->Compact(&context, request, &response);
-  });
+  const absl::Status status =
+      Call("cannot compact", Needs::kMajority, [&](const auto& channel, auto& context) {
+        return etcdserverpb::KV::NewStub(channel)->Compact(&context, request, &response);
+      });
   return absl::IsOutOfRange(status) ? absl::OkStatus() : status;
 }
 
@@ -237,9 +263,10 @@ absl::StatusOr<etcdserverpb::LeaseGrantResponse> Client::Grant(std::chrono::seco
   etcdserverpb::LeaseGrantRequest request;
   request.set_ttl(ttl.count());
   etcdserverpb::LeaseGrantResponse response;
-  MESHRUN_RETURN_IF_ERROR(Call("cannot get a lease", [&](const auto& channel, auto& context) {
-    return etcdserverpb::Lease::NewStub(channel)->LeaseGrant(&context, request, &response);
-  }));
+  MESHRUN_RETURN_IF_ERROR(
+      Call("cannot get a lease", Needs::kMajority, [&](const auto& channel, auto& context) {
+        return etcdserverpb::Lease::NewStub(channel)->LeaseGrant(&context, request, &response);
+      }));
   return response;
 }
 
@@ -247,14 +274,15 @@ absl::StatusOr<etcdserverpb::LeaseKeepAliveResponse> Client::KeepAlive(int64_t l
   etcdserverpb::LeaseKeepAliveRequest request;
   request.set_id(lease);
   etcdserverpb::LeaseKeepAliveResponse response;
-  MESHRUN_RETURN_IF_ERROR(Call("cannot renew a lease", [&](const auto& channel, auto& context) {
-    const auto stream = etcdserverpb::Lease::NewStub(channel)->LeaseKeepAlive(&context);
-    stream->Write(request);
-    const bool answered = stream->Read(&response);
-    stream->WritesDone();
-    const grpc::Status status = stream->Finish();
-    return answered ? grpc::Status::OK : status;
-  }));
+  MESHRUN_RETURN_IF_ERROR(
+      Call("cannot renew a lease", Needs::kMajority, [&](const auto& channel, auto& context) {
+        const auto stream = etcdserverpb::Lease::NewStub(channel)->LeaseKeepAlive(&context);
+        stream->Write(request);
+        const bool answered = stream->Read(&response);
+        stream->WritesDone();
+        const grpc::Status status = stream->Finish();
+        return answered ? grpc::Status::OK : status;
+      }));
   if (response.ttl() > 0) return response;
   return absl::NotFoundError("cannot renew a lease: it has ended");
 }
@@ -264,7 +292,7 @@ absl::Status Client::Revoke(int64_t lease) {
   request.set_id(lease);
   etcdserverpb::LeaseRevokeResponse response;
   const absl::Status status =
-      Call("cannot give a lease back", [&](const auto& channel, auto& context) {
+      Call("cannot give a lease back", Needs::kMajority, [&](const auto& channel, auto& context) {
         return etcdserverpb::Lease::NewStub(channel)->LeaseRevoke(&context, request, &response);
       });
   return absl::IsNotFound(status) ? absl::OkStatus() : status;
@@ -273,9 +301,10 @@ absl::Status Client::Revoke(int64_t lease) {
 absl::StatusOr<etcdserverpb::StatusResponse> Client::Status() {
   const etcdserverpb::StatusRequest request;
   etcdserverpb::StatusResponse response;
-  MESHRUN_RETURN_IF_ERROR(Call("cannot ask for its size", [&](const auto& channel, auto& context) {
-    return etcdserverpb::Maintenance::NewStub(channel)->Status(&context, request, &response);
-  }));
+  MESHRUN_RETURN_IF_ERROR(
+      Call("cannot ask for its size", Needs::kMember, [&](const auto& channel, auto& context) {
+        return etcdserverpb::Maintenance::NewStub(channel)->Status(&context, request, &response);
+      }));
   return response;
 }
 

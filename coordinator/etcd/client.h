@@ -4,12 +4,13 @@
 // time is over. So a call may be done twice: whoever sends a transaction lets it compare what it
 // changes. The member that answered last is asked first.
 //
-// A client with a user authenticates when it is first used, and again when its token is refused.
+// A client with a user authenticates when it is first used, and again when its token is refused. It
+// reads the file of the password each time.
 //
 // Threads: any method from any thread; a call waits for its answer, each at most for its timeout.
 // Errors of all calls, which name the member and say what to do:
-//   UNAVAILABLE: no member has answered in time, or the majority is gone. Whether a change was made
-//     is not known.
+//   UNAVAILABLE: no member has answered in time, or the majority is gone; the text says what each
+//     member answered. Whether a change was made is not known.
 //   UNAUTHENTICATED, PERMISSION_DENIED: the user, its password, or what its role may do.
 //   RESOURCE_EXHAUSTED: the database is full (alarm NOSPACE).
 //   INVALID_ARGUMENT: larger than etcd's limits.
@@ -30,12 +31,16 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "coordinator/etcd/errors.h"
 #include "coordinator/etcd/kv.h"
 #include "core/mutex.h"
 #include "core/rpc/security.h"
 #include "third_party/etcd/rpc.pb.h"
 
 namespace meshrun::coordinator::etcd {
+
+// First line of a file. Errors: those of os::ReadFile, INVALID_ARGUMENT (it is empty).
+absl::StatusOr<std::string> ReadPassword(const std::string& file);
 
 class Client : public Kv {
  public:
@@ -48,7 +53,10 @@ class Client : public Kv {
     bool insecure_loopback = false;
     // Empty: none, or the one that the certificate names.
     std::string user;
-    std::string password;
+    // Its first line is the password; with `user` alone.
+    std::string password_file;
+    // For the texts of errors: what we use lies below it.
+    std::string prefix = "meshrun";
     // A member that does not answer for so long is left for the next one.
     std::chrono::milliseconds attempt{1000};
     // A call that takes longer in all has failed.
@@ -84,13 +92,14 @@ class Client : public Kv {
     std::string address;
     std::shared_ptr<grpc::Channel> channel;
   };
+  enum class Needs { kMember, kMajority };
 
   Client(Options options, std::shared_ptr<grpc::ChannelCredentials> credentials);
   std::shared_ptr<grpc::Channel> Connect(const std::string& address) const;
   // `what` stands in the text of an error: "cannot read".
-  absl::Status Call(std::string_view what, const Attempt& attempt);
+  absl::Status Call(std::string_view what, Needs needs, const Attempt& attempt);
   absl::Status CallUntil(std::chrono::steady_clock::time_point end, std::string_view what,
-                         const Attempt& attempt, bool with_token);
+                         Needs needs, const Attempt& attempt, bool with_token);
   // One attempt, which Interrupt ends.
   grpc::Status Try(const Attempt& attempt, const std::shared_ptr<grpc::Channel>& channel,
                    grpc::ClientContext& context);

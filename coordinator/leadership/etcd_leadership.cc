@@ -21,6 +21,8 @@ constexpr milliseconds kRenewal(300);
 constexpr milliseconds kLook(100);
 // After a turn of the leader that has failed.
 constexpr milliseconds kRetry(20);
+// After a refusal: a login costs etcd a tenth of a second.
+constexpr milliseconds kRefused(500);
 constexpr milliseconds kAttempt(500);
 // A call fits into the time that is left to lead, but is given this.
 constexpr milliseconds kLeastCall(50);
@@ -28,9 +30,9 @@ constexpr milliseconds kGiveBack(450);
 // Two clocks differ by less: so much earlier the leader stops.
 constexpr int kDriftPercent = 2;
 
-bool IsHopeless(const absl::Status& why) {
+bool IsRefusal(const absl::Status& why) {
   return absl::IsUnauthenticated(why) || absl::IsPermissionDenied(why) ||
-         absl::IsInvalidArgument(why) || absl::IsAlreadyExists(why);
+         absl::IsInvalidArgument(why);
 }
 
 }  // namespace
@@ -43,6 +45,7 @@ absl::StatusOr<std::unique_ptr<EtcdLeadership>> EtcdLeadership::Start(Options op
         options.name));
   }
   options.client.attempt = kAttempt;
+  options.client.prefix = options.prefix;
   MESHRUN_ASSIGN_OR_RETURN(auto client, etcd::Client::Make(options.client));
   std::unique_ptr<EtcdLeadership> made(new EtcdLeadership(std::move(options), std::move(client)));
   made->thread_ = std::thread([it = made.get()] { it->Run(); });
@@ -116,10 +119,11 @@ bool EtcdLeadership::IsCampaigning() const {
 
 EtcdLeadership::TimePoint EtcdLeadership::WakeAt() const {
   const TimePoint now = steady_clock::now();
-  if (leads_until_ == 0) return now + kLook;
-  if (fails_) return now + kRetry;
+  const milliseconds refused = IsRefusal(failure_) ? kRefused : milliseconds(0);
+  if (leads_until_ == 0) return now + std::max(kLook, refused);
+  const milliseconds pause = failure_.ok() ? kRenewal : std::max(kRetry, refused);
   // At the end of our time at the latest, to say so.
-  return now + std::clamp<std::chrono::nanoseconds>(TimeLeft(), milliseconds(0), kRenewal);
+  return now + std::clamp<std::chrono::nanoseconds>(TimeLeft(), milliseconds(0), pause);
 }
 
 std::chrono::nanoseconds EtcdLeadership::TimeLeft() const {
@@ -141,13 +145,16 @@ void EtcdLeadership::Run() {
 }
 
 void EtcdLeadership::OnTurn(const absl::Status& status) {
-  if (status.ok() && std::exchange(fails_, false)) {
-    log::Info("etcd answers again");
-  } else if (!status.ok() && !absl::IsCancelled(status) && !std::exchange(fails_, true)) {
-    log::Warning("who leads is not known", {{"error", status}});
-  }
+  const bool hopeless = absl::IsAlreadyExists(status) || (IsRefusal(status) && !was_let_in_);
+  failure_ = status;
   const TimePoint now = steady_clock::now();
-  if (status.ok()) answered_ = now;
+  if (status.ok()) {
+    answered_ = now;
+    was_let_in_ = true;
+    if (!std::exchange(told_, absl::OkStatus()).ok()) log::Info("etcd answers again");
+  } else if (!hopeless && !absl::IsCancelled(status)) {
+    Tell(status);
+  }
   MutexLock lock(mu_);
   if (status.ok()) {
     problem_.clear();
@@ -156,9 +163,18 @@ void EtcdLeadership::OnTurn(const absl::Status& status) {
     problem_ = std::string(status.message());
     leader_.reset();
     for (Candidate& candidate : candidates_) candidate.leads = false;
+    told_leader_.clear();
   }
-  hopeless_ = IsHopeless(status) ? status : absl::OkStatus();
-  if (!hopeless_.ok()) changed_.NotifyAll();
+  hopeless_ = hopeless ? status : absl::OkStatus();
+  if (hopeless) changed_.NotifyAll();
+}
+
+void EtcdLeadership::Tell(const absl::Status& failure) {
+  const TimePoint now = steady_clock::now();
+  if (failure == told_ || (failure.code() == told_.code() && now - told_at_ < options_.ttl)) return;
+  told_ = failure;
+  told_at_ = now;
+  log::Warning("who leads is not known", {{"why", std::string(failure.message())}});
 }
 
 void EtcdLeadership::SetCallTime() {
@@ -170,7 +186,10 @@ void EtcdLeadership::SetCallTime() {
 }
 
 absl::Status EtcdLeadership::Turn() {
-  if (leads_until_ != 0 && !Leads()) Lose("its lease in etcd was not renewed in time");
+  if (leads_until_ != 0 && !Leads()) {
+    Lose(fmt::format("its lease in etcd was not renewed in time{}{}", failure_.ok() ? "" : ": ",
+                     std::string(failure_.message())));
+  }
   SetCallTime();
   if (leads_until_ != 0) {
     MESHRUN_RETURN_IF_ERROR(Renew());
@@ -216,9 +235,19 @@ std::string EtcdLeadership::Problem() const {
 }
 
 void EtcdLeadership::Show() {
-  MutexLock lock(mu_);
-  leader_ = election_.leader();
-  candidates_ = election_.candidates();
+  const std::optional<Candidate>& leader = election_.leader();
+  {
+    MutexLock lock(mu_);
+    leader_ = leader;
+    candidates_ = election_.candidates();
+  }
+  const std::string name = leader ? leader->name : "";
+  if (std::exchange(told_leader_, name) == name || name == options_.name) return;
+  if (leader) {
+    log::Info("another coordinator leads", {{"name", name}, {"address", leader->address}});
+  } else {
+    log::Info("no coordinator leads now");
+  }
 }
 
 void EtcdLeadership::Lead(std::chrono::nanoseconds sent) {
@@ -245,7 +274,6 @@ void EtcdLeadership::Lose(const std::string& why) {
     leader_.reset();
     lost = lost_;
   }
-  log::Warning("this coordinator leads no more", {{"why", why}});
   if (lost) lost(why);
   // The others need not wait for the end of our time.
   GiveBack();

@@ -19,7 +19,9 @@
 // cut off is silent, which looks as if nothing had changed. Reads go through etcd's majority.
 //
 // Members: the loss of one, of etcd's leader too, changes nothing, because renewals go on at
-// another one in time. Without a majority Leads() becomes false in time, and Campaign goes on.
+// another one in time. Without a majority Leads() becomes false in time, and Campaign goes on. The
+// same holds where etcd refuses us (a role, a password) after it has let us in: a person may mend
+// it.
 #pragma once
 
 #include <atomic>
@@ -81,6 +83,8 @@ class EtcdLeadership : public Leadership {
   // One turn: lease, keys, campaign.
   absl::Status Turn();
   void OnTurn(const absl::Status& status);
+  // Once for each reason, and not all the time where it changes to and fro.
+  void Tell(const absl::Status& failure);
   // Says to all that we still lead, and finds out whether we do.
   absl::Status Renew();
   // Whom the election has seen.
@@ -101,10 +105,17 @@ class EtcdLeadership : public Leadership {
   const std::unique_ptr<etcd::Client> client_;
   // The thread's, save its constants.
   EtcdElection election_;
-  // The thread's last turn has failed.
-  bool fails_ = false;
+  // Why the thread's last turn has failed; OK: it has not.
+  absl::Status failure_;
+  // What was logged of it last, and when.
+  absl::Status told_;
+  TimePoint told_at_;
+  // Name of the leader that was logged last; empty: none is known.
+  std::string told_leader_;
   // When etcd answered last.
   TimePoint answered_;
+  // A turn has succeeded.
+  bool was_let_in_ = false;
 
   // Nanoseconds of Options::boot_time; 0: we do not lead.
   std::atomic<int64_t> leads_until_{0};

@@ -42,8 +42,9 @@ class Leadership {
   // in the log.
   // Errors, after which a further try is of no use:
   //   CANCELLED: Stop was called, before or meanwhile.
-  //   UNAUTHENTICATED, PERMISSION_DENIED: user, password or certificate are refused.
-  //   INVALID_ARGUMENT: what we were given is wrong; the text says what.
+  //   UNAUTHENTICATED, PERMISSION_DENIED: user, password or certificate are refused, and were never
+  //     accepted. What was accepted once is tried until it is accepted again.
+  //   INVALID_ARGUMENT: what we were given is wrong, and was so from the start; the text says what.
   //   ALREADY_EXISTS: another live candidate has the same name.
   virtual absl::Status Campaign() = 0;
 

@@ -26,6 +26,29 @@ constexpr int64_t kFirstPage = 32;
 constexpr int64_t kPageBytes = 4 << 20;
 constexpr int64_t kLargestPage = 2048;
 
+// What etcd refuses to a coordinator that it has let in, a person may grant again: that passes, as
+// the loss of a majority does.
+class PatientKv : public etcd::Kv {
+ public:
+  explicit PatientKv(std::unique_ptr<etcd::Client> client) : client_(std::move(client)) {}
+  absl::StatusOr<RangeResponse> Range(const RangeRequest& request) override {
+    return Patient(client_->Range(request));
+  }
+  absl::StatusOr<etcdserverpb::TxnResponse> Txn(const TxnRequest& request) override {
+    return Patient(client_->Txn(request));
+  }
+
+ private:
+  template <typename Response>
+  static absl::StatusOr<Response> Patient(absl::StatusOr<Response> answer) {
+    const absl::Status& status = answer.status();
+    if (!absl::IsUnauthenticated(status) && !absl::IsPermissionDenied(status)) return answer;
+    return absl::UnavailableError(status.message());
+  }
+
+  const std::unique_ptr<etcd::Client> client_;
+};
+
 void CompareRevision(TxnRequest* request, const std::string& key, int64_t revision) {
   Compare& compare = *request->add_compare();
   compare.set_target(Compare::MOD);
@@ -80,10 +103,11 @@ struct EtcdStateStore::Seen {
 };
 
 absl::StatusOr<std::unique_ptr<EtcdStateStore>> EtcdStateStore::Open(Options options) {
+  options.client.prefix = options.prefix;
   MESHRUN_ASSIGN_OR_RETURN(auto client, etcd::Client::Make(options.client));
   etcd::Client* const own = client.get();
-  std::unique_ptr<EtcdStateStore> store(
-      new EtcdStateStore(std::move(options), std::move(client), kLeast));
+  std::unique_ptr<EtcdStateStore> store(new EtcdStateStore(
+      std::move(options), std::make_unique<PatientKv>(std::move(client)), kLeast));
   store->client_ = own;
   MESHRUN_ASSIGN_OR_RETURN(const Seen seen, store->Look());
   MESHRUN_RETURN_IF_ERROR(seen.CheckSchema(store->options_.prefix));

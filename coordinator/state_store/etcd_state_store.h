@@ -38,7 +38,9 @@ class EtcdStateStore : public StateStore {
     EtcdUpkeep::Options upkeep;
   };
 
-  // Errors: those of etcd/client.h, and UNIMPLEMENTED: a newer meshrun wrote this state.
+  // Errors, of all methods too: those of etcd/client.h, except that UNAVAILABLE stands for
+  // UNAUTHENTICATED and PERMISSION_DENIED, which a person may mend; and UNIMPLEMENTED: a newer
+  // meshrun wrote this state.
   static absl::StatusOr<std::unique_ptr<EtcdStateStore>> Open(Options options);
   // For tests: on a model of etcd, without an upkeep, and with smaller transactions.
   static std::unique_ptr<EtcdStateStore> Over(std::unique_ptr<etcd::Kv> model, std::string prefix,
@@ -81,7 +83,7 @@ class EtcdStateStore : public StateStore {
   const std::string process_;
   const std::unique_ptr<etcd::Kv> kv_;
   const Limits limits_;
-  // The same as kv_; null: a model.
+  // The one of kv_; null: a model.
   etcd::Client* client_ = nullptr;
   uint64_t transactions_ = 0;
   // Revision of the last transaction; absent: an answer was lost, and it is to be read.

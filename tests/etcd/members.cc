@@ -72,6 +72,8 @@ std::string EtcdMembers::Ask(const std::string& command) {
 
 void EtcdMembers::Do(const char* what, int member) { Ask(json::array({what, member}).dump()); }
 
+void EtcdMembers::Tell(const std::vector<std::string>& command) { Ask(json(command).dump()); }
+
 int EtcdMembers::Leader() {
   const json leader = json::parse(Ask(R"(["leader"])"), nullptr, /*allow_exceptions=*/false);
   return leader.is_number() ? leader.get<int>() : 0;

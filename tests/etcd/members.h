@@ -38,11 +38,24 @@ class EtcdMembers {
   void GoOn(int member) { Do("go_on", member); }
   // Until a majority answers.
   void AwaitServing() { Ask(R"(["wait_serving"])"); }
+  // From now on etcd wants users: this one, whose role has its name and may do all below the
+  // prefix.
+  void WantUsers(const std::string& user, const std::string& password, const std::string& prefix) {
+    Tell({"want_users", user, password, prefix});
+  }
+  void Grant(const std::string& role, const std::string& prefix) { Tell({"grant", role, prefix}); }
+  void Revoke(const std::string& role, const std::string& prefix) {
+    Tell({"revoke", role, prefix});
+  }
+  void SetPassword(const std::string& user, const std::string& password) {
+    Tell({"set_password", user, password});
+  }
   // What etcdctl writes.
   std::string Ctl(const std::vector<std::string>& words);
 
  private:
   void Do(const char* what, int member);
+  void Tell(const std::vector<std::string>& command);
   // Sends a line of JSON, returns the answer's "result", as JSON.
   std::string Ask(const std::string& command);
 

@@ -51,7 +51,7 @@ class Members:
         if shutil.which("etcd") is None or shutil.which("etcdctl") is None:
             raise Failed("there is no etcd here: apt-get install etcd-server etcd-client, or tools/setup")
         self.directory = pathlib.Path(directory)
-        self.tls, self.count, self.flags = tls, count, list(flags)
+        self.tls, self.count, self.flags, self.root = tls, count, list(flags), ()
         self.processes = [None] * count
         for attempt in range(5):
             ports = _free_ports(2 * count)
@@ -119,15 +119,35 @@ class Members:
         leader = self.leader()
         return [leader, *(i for i in range(self.count) if i != leader)][:self.count // 2 + 1]
 
-    def ctl(self, *words, members=None, timeout=10):
-        """What etcdctl writes; raises Failed."""
+    def want_users(self, user, password, prefix):
+        """From now on etcd wants users: this one, whose role has its name and may do all below the prefix."""
+        self.ctl("role", "add", user)
+        self.grant(user, prefix)
+        for name, secret, role in ((user, password, user), ("root", "root", "root")):
+            self.ctl("user", "add", f"{name}:{secret}")
+            self.ctl("user", "grant-role", name, role)
+        self.ctl("auth", "enable")
+        self.root = ("--user", "root:root")
+
+    def grant(self, role, prefix):
+        self.ctl("role", "grant-permission", role, "readwrite", "--prefix=true", f"{prefix}/")
+
+    def revoke(self, role, prefix):
+        self.ctl("role", "revoke-permission", role, "--prefix=true", f"{prefix}/")
+
+    def set_password(self, user, password):
+        self.ctl("user", "passwd", user, "--interactive=false", said=password + "\n")
+
+    def ctl(self, *words, members=None, timeout=10, said=""):
+        """What etcdctl writes; raises Failed. said: to its stdin."""
         asked = range(self.count) if members is None else members
         command = ["etcdctl", "--endpoints", ",".join(f"{self._scheme}://{self.endpoints[i]}" for i in asked)]
         if self.tls:
             command += [word for flag, file in zip(("--cert", "--key", "--cacert"), self.tls) for word in (flag, file)]
+        command += self.root
         try:
             done = subprocess.run([str(word) for word in [*command, *words]], env=dict(os.environ, ETCDCTL_API="3"), timeout=timeout,
-                                  capture_output=True, text=True, stdin=subprocess.DEVNULL, check=False)
+                                  capture_output=True, text=True, input=said, check=False)
         except subprocess.TimeoutExpired as error:
             raise Failed(f"etcdctl {words[0]}: no answer for {timeout} s") from error
         if done.returncode:

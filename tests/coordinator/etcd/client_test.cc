@@ -1,11 +1,13 @@
 // The client with a real etcd: who is let in, and what errors say.
 #include "coordinator/etcd/client.h"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <atomic>
 #include <chrono>
+#include <filesystem>
 #include <memory>
 #include <string>
 #include <thread>
@@ -22,6 +24,7 @@ using std::chrono::milliseconds;
 using ::testing::AllOf;
 using testing::EtcdMembers;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 absl::Status Read(Client& client, const std::string& key) {
   etcdserverpb::RangeRequest request;
@@ -80,7 +83,31 @@ TEST_F(ClientTest, AnUnreachableClusterIsToldInTime) {
   EXPECT_LT(std::chrono::steady_clock::now() - began, milliseconds(2000));
   EXPECT_TRUE(absl::IsUnavailable(status)) << status;
   EXPECT_THAT(std::string(status.message()),
-              AllOf(HasSubstr("cannot read: etcd at 127.0.0.1:"), HasSubstr("--etcd-ca?")));
+              AllOf(HasSubstr("cannot read: etcd at 127.0.0.1:1, 127.0.0.1:2: connection refused; "
+                              "is a member there?"),
+                    Not(HasSubstr("certificate"))));
+}
+
+TEST_F(ClientTest, WithoutAMajorityItIsToldWhatEachMemberAnswers) {
+  EtcdMembers members;
+  const auto client = *Client::Make(members.client());
+  client->SetTimeout(milliseconds(1000));
+  members.Kill(0);
+  members.Kill(1);
+  const std::string expected = fmt::format(
+      "cannot get a lease: etcd at {}, {}: connection refused; {}: it answers, and etcd has no "
+      "leader; is a member there? has etcd a majority?",
+      members.endpoints()[0], members.endpoints()[1], members.endpoints()[2]);
+  std::string text;
+  // It takes the last one an election to find out.
+  EXPECT_TRUE(testing::Eventually([&] {
+    const absl::Status status = client->Grant(std::chrono::seconds(3)).status();
+    EXPECT_TRUE(absl::IsUnavailable(status)) << status;
+    text = std::string(status.message());
+    return text == expected;
+  })) << text;
+  // What needs no majority goes on.
+  EXPECT_TRUE(client->Status().ok());
 }
 
 TEST_F(ClientTest, InterruptEndsACall) {
@@ -109,11 +136,26 @@ TEST_F(ClientTest, CertificatesOfOthersAreRefused) {
   options.timeout = milliseconds(500);
   // Its members are strangers to us, and we to them.
   options.tls = other.Sign("us");
-  EXPECT_TRUE(absl::IsUnavailable(Read(options)));
-  options.tls = members_->tls();
-  options.tls.cert = other.Sign("us").cert;
-  options.tls.key = other.Sign("us").key;
-  EXPECT_TRUE(absl::IsUnavailable(Read(options)));
+  const absl::Status strangers = Read(options);
+  EXPECT_TRUE(absl::IsUnavailable(strangers));
+  EXPECT_THAT(std::string(strangers.message()),
+              AllOf(HasSubstr("verify failed"), HasSubstr("come from --etcd-ca?"),
+                    Not(HasSubstr("--etcd-cert"))));
+  rpc::TlsFiles theirs = members_->tls();
+  theirs.cert = other.Sign("us").cert;
+  theirs.key = other.Sign("us").key;
+  rpc::TlsFiles none = members_->tls();
+  none.cert.clear();
+  none.key.clear();
+  for (const rpc::TlsFiles& files : {theirs, none}) {
+    options.tls = files;
+    const absl::Status status = Read(options);
+    EXPECT_TRUE(absl::IsUnavailable(status));
+    EXPECT_THAT(std::string(status.message()),
+                AllOf(HasSubstr("it closes the connection"),
+                      HasSubstr("a certificate of ours: --etcd-cert and --etcd-key"),
+                      Not(HasSubstr("--etcd-ca"))));
+  }
   options.tls = members_->tls();
   options.tls.cert.clear();
   const absl::Status half = Read(options);
@@ -150,24 +192,27 @@ TEST_F(ClientTest, WhatIsLargerThanARequestIsToldWithItsCure) {
 
 // The last one: from here on etcd wants users.
 TEST_F(ClientTest, ZUsersLogInAndAgainWhenTheirTokenEnds) {
+  const testing::TemporaryDirectory directory;
+  const auto write_password = [file = directory / "password"](const std::string& password) {
+    ASSERT_TRUE(os::WriteFileAtomically(file, password + "\n").ok());
+  };
+  write_password("secret");
   Client::Options options = members_->client();
   options.user = "meshrun";
-  options.password = "secret";
+  options.password_file = directory / "password";
   const absl::Status too_early = Read(options);
   EXPECT_TRUE(absl::IsUnauthenticated(too_early)) << too_early;
   EXPECT_THAT(std::string(too_early.message()), HasSubstr("etcdctl auth enable"));
-  members_->Ctl({"role", "add", "meshrun"});
-  members_->Ctl({"role", "grant-permission", "meshrun", "readwrite", "--prefix=true", "meshrun/"});
-  members_->Ctl({"user", "add", "meshrun:secret"});
-  members_->Ctl({"user", "grant-role", "meshrun", "meshrun"});
-  members_->Ctl({"user", "add", "root:root"});
-  members_->Ctl({"auth", "enable"});
+  members_->WantUsers("meshrun", "secret", "meshrun");
 
   const auto client = *Client::Make(options);
   EXPECT_TRUE(Read(*client, "meshrun/a").ok());
   const absl::Status denied = Read(*client, "other/a");
   EXPECT_TRUE(absl::IsPermissionDenied(denied)) << denied;
-  EXPECT_THAT(std::string(denied.message()), HasSubstr("grant-permission"));
+  EXPECT_THAT(
+      std::string(denied.message()),
+      HasSubstr("a role of user meshrun needs: etcdctl role grant-permission ROLE readwrite "
+                "--prefix=true meshrun/"));
   // What the upkeep and the leadership need beside it.
   EXPECT_TRUE(client->Status().ok());
   EXPECT_TRUE(client->Compact(2).ok());
@@ -181,10 +226,22 @@ TEST_F(ClientTest, ZUsersLogInAndAgainWhenTheirTokenEnds) {
   std::this_thread::sleep_for(std::chrono::seconds(4));
   EXPECT_TRUE(Read(*client, "meshrun/a").ok());
 
-  options.password = "wrong";
-  const absl::Status wrong = Read(options, "meshrun/a");
+  // A new password, first in the file: there is no gap.
+  write_password("second");
+  EXPECT_TRUE(Read(*client, "meshrun/a").ok());
+  members_->SetPassword("meshrun", "second");
+  EXPECT_TRUE(Read(*client, "meshrun/a").ok());
+  // First at etcd: the client is refused until it is in the file.
+  members_->SetPassword("meshrun", "third");
+  const absl::Status wrong = Read(*client, "meshrun/a");
   EXPECT_TRUE(absl::IsUnauthenticated(wrong)) << wrong;
-  EXPECT_THAT(std::string(wrong.message()), HasSubstr("cannot log in as meshrun"));
+  EXPECT_THAT(std::string(wrong.message()),
+              AllOf(HasSubstr("cannot log in as meshrun"), HasSubstr("--etcd-password-file")));
+  ASSERT_TRUE(std::filesystem::remove(directory / "password"));
+  const absl::Status gone = Read(*client, "meshrun/a");
+  EXPECT_TRUE(absl::IsUnauthenticated(gone)) << gone;
+  write_password("third");
+  EXPECT_TRUE(Read(*client, "meshrun/a").ok());
   // The name in the certificate, which no user has.
   const absl::Status none = Read(members_->client(), "meshrun/a");
   EXPECT_FALSE(none.ok());

@@ -4,11 +4,30 @@
 #include <gtest/gtest.h>
 #include <httplib.h>
 
+#include <fstream>
+
 #include "tests/core/support/certificates.h"
 #include "tests/worker/support/processes.h"
 
 namespace meshrun::coordinator {
 namespace {
+
+TEST(SharedStateTest, FilesAreLookedAtBeforeItStandsBy) {
+  const meshrun::testing::TemporaryDirectory directory;
+  std::ofstream(directory / "empty") << "\n";
+  const auto refused = [&](StateFlags flags) {
+    flags.state = "etcd://127.0.0.1:1/meshrun";
+    flags.name = "a";
+    const auto server = StartElected(
+        flags, []() -> absl::StatusOr<Server::Options> { return Server::Options(); },
+        [](const absl::Status&) {});
+    return server.status();
+  };
+  const absl::Status empty = refused({.etcd_user = "u", .etcd_password_file = directory / "empty"});
+  EXPECT_TRUE(absl::IsInvalidArgument(empty)) << empty;
+  EXPECT_TRUE(
+      absl::IsNotFound(refused({.etcd_user = "u", .etcd_password_file = directory / "none"})));
+}
 
 TEST(SharedStateTest, AStandbyServesHttp) {
   const meshrun::testing::TemporaryDirectory directory;

@@ -11,8 +11,10 @@
 
 #include "coordinator/state_store/batched_state_store.h"
 #include "core/mutex.h"
+#include "core/os/files.h"
 #include "tests/etcd/lossy_member.h"
 #include "tests/etcd/shared_members.h"
+#include "tests/worker/support/processes.h"
 
 namespace meshrun::coordinator {
 namespace {
@@ -20,6 +22,7 @@ namespace {
 using ::testing::AllOf;
 using ::testing::Contains;
 using ::testing::ElementsAre;
+using testing::EtcdMembers;
 using testing::Eventually;
 using ::testing::HasSubstr;
 using testing::LossyMember;
@@ -52,6 +55,28 @@ std::vector<std::string> Loaded(StateStore& store) {
     if (row.table() == v1::STATE_TABLE_JOBS) out.push_back(row.key() + "=" + row.value());
   }
   return out;
+}
+
+// A person may grant it again: nothing is lost meanwhile.
+TEST(EtcdStateStoreTest, WhatEtcdRefusesIsUnavailableUntilItIsGranted) {
+  EtcdMembers members({"--bcrypt-cost", "4"});
+  members.WantUsers("meshrun", "secret", Prefix());
+  const testing::TemporaryDirectory directory;
+  ASSERT_TRUE(os::WriteFileAtomically(directory / "password", "secret").ok());
+  etcd::Client::Options client = members.client();
+  client.user = "meshrun";
+  client.password_file = directory / "password";
+  const auto store = Open(client);
+  ASSERT_EQ(*store->BeginTerm(), 1u);
+  members.Revoke("meshrun", Prefix());
+  const absl::Status refused = store->Commit(1, {Row("a", "1")});
+  EXPECT_TRUE(absl::IsUnavailable(refused)) << refused;
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("permission denied"));
+  const absl::Status opened = EtcdStateStore::Open({.client = client, .prefix = Prefix()}).status();
+  EXPECT_TRUE(absl::IsUnavailable(opened)) << opened;
+  members.Grant("meshrun", Prefix());
+  EXPECT_TRUE(store->Commit(1, {Row("a", "1")}).ok());
+  EXPECT_THAT(Loaded(*store), ElementsAre("a=1"));
 }
 
 TEST(EtcdStateStoreTest, AnotherCoordinatorsTermEndsOurs) {
