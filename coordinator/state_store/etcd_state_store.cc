@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "core/ids.h"
+#include "core/log.h"
 #include "core/parse_integer.h"
 #include "core/status.h"
 
@@ -196,6 +197,10 @@ absl::StatusOr<uint64_t> EtcdStateStore::BeginTerm() {
   } else {
     return absl::FailedPreconditionError(fmt::format(
         "term {} was not begun: another coordinator leads, or has begun one", last + 1));
+  }
+  if (last == 0 && before.commit.mod_revision() == 0) {
+    log::Warning("nothing was stored below the prefix at etcd: a new cluster ID begins",
+                 {{"prefix", options_.prefix}});
   }
   if (client_ != nullptr && upkeep_ == nullptr) {
     EtcdUpkeep::Options upkeep = options_.upkeep;

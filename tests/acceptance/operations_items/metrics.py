@@ -29,8 +29,9 @@ for step in range(5):
     time.sleep(0.1)
 time.sleep(600)
 """
-# Only etcd has a quota: the numbers of one that is nearly full, for `promtool test rules`.
-NEARLY_FULL = """rule_files: [{alerts}]
+# For `promtool test rules`: the numbers of an etcd that is nearly full, because only etcd has a quota; and of a coordinator that
+# leads beside another one, which is no fault in the minute of a takeover.
+BY_NUMBERS = """rule_files: [{alerts}]
 evaluation_interval: 1m
 tests:
   - interval: 1m
@@ -46,6 +47,24 @@ tests:
             exp_annotations:
               summary: The durable state has 90% of its quota.
               runbook_url: docs/monitoring.md#meshrunstorenearlyfull
+      - eval_time: 10m
+        alertname: MeshrunSeveralLeaders
+        exp_alerts: []
+  - interval: 15s
+    input_series:
+      - {{series: 'meshrun_coordinator_leader{{instance="a"}}', values: '1x30'}}
+      - {{series: 'meshrun_coordinator_leader{{instance="b"}}', values: '0x2 1x2 0x8 1x20'}}
+    alert_rule_test:
+      - eval_time: 2m
+        alertname: MeshrunSeveralLeaders
+        exp_alerts: []
+      - eval_time: 6m
+        alertname: MeshrunSeveralLeaders
+        exp_alerts:
+          - exp_labels: {{severity: page}}
+            exp_annotations:
+              summary: "2 coordinators lead: one of them has begun a cluster of its own."
+              runbook_url: docs/monitoring.md#meshrunseveralleaders
 """
 
 
@@ -94,9 +113,9 @@ def ranks_of(cluster):
 
 def run(site):
     names = check_files()
-    test = site.script("nearly_full.yml", NEARLY_FULL.format(alerts=MONITORING / "alerts.yml"), mode=0o644)
+    test = site.script("by_numbers.yml", BY_NUMBERS.format(alerts=MONITORING / "alerts.yml"), mode=0o644)
     promtool("test", "rules", test)
-    not_here = {"MeshrunStoreNearlyFull"}
+    not_here = {"MeshrunStoreNearlyFull", "MeshrunSeveralLeaders"}
     driver = site.directory / "driver"
     driver.mkdir()
     (driver / "libnvidia-ml.so.1").symlink_to(binary("//tests/acceptance/ranks:libtest_gpus.so"))

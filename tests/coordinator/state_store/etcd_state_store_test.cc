@@ -26,6 +26,7 @@ using testing::EtcdMembers;
 using testing::Eventually;
 using ::testing::HasSubstr;
 using testing::LossyMember;
+using ::testing::Not;
 using testing::SharedEtcdMembers;
 using Fate = testing::LossyMember::Fate;
 
@@ -55,6 +56,23 @@ std::vector<std::string> Loaded(StateStore& store) {
     if (row.table() == v1::STATE_TABLE_JOBS) out.push_back(row.key() + "=" + row.value());
   }
   return out;
+}
+
+// A prefix that was mistyped looks like a new cluster.
+TEST(EtcdStateStoreTest, AnEmptyPrefixIsToldWhenItsFirstTermBegins) {
+  const auto log_of = [](StateStore& store) {
+    ::testing::internal::CaptureStderr();
+    EXPECT_TRUE(store.BeginTerm().ok());
+    return ::testing::internal::GetCapturedStderr();
+  };
+  const auto store = Open();
+  EXPECT_THAT(log_of(*store), AllOf(HasSubstr("a new cluster ID begins"), HasSubstr(Prefix())));
+  EXPECT_THAT(log_of(*Open()), Not(HasSubstr("a new cluster ID begins")));
+  // With --import there is a state without a term.
+  const auto other =
+      *EtcdStateStore::Open({.client = SharedEtcdMembers().client(), .prefix = Prefix() + "2"});
+  ASSERT_TRUE(other->Commit(0, {Row("a", "1")}).ok());
+  EXPECT_THAT(log_of(*other), Not(HasSubstr("a new cluster ID begins")));
 }
 
 // A person may grant it again: nothing is lost meanwhile.
