@@ -44,6 +44,7 @@ class Terms {
         std::function<absl::StatusOr<Server::Options>()> prepare)
       : client_(std::move(client)),
         prefix_(std::move(prefix)),
+        quota_bytes_(flags.etcd_quota_bytes),
         import_(flags.import_file),
         copy_(flags.restored || !flags.import_file.empty()),
         prepare_(std::move(prepare)) {}
@@ -73,6 +74,7 @@ class Terms {
     state.prefix = prefix_;
     state.held = [&leadership] { return leadership.Held(); };
     state.upkeep.notice = note;
+    state.upkeep.quota_bytes = quota_bytes_;
     MESHRUN_ASSIGN_OR_RETURN(auto store, EtcdStateStore::Open(std::move(state)));
     MESHRUN_ASSIGN_OR_RETURN(const uint64_t term, TermOf(*store));
     options.store = std::make_unique<BatchedStateStore>(std::move(store));
@@ -101,6 +103,7 @@ class Terms {
 
   const etcd::Client::Options client_;
   const std::string prefix_;
+  const uint64_t quota_bytes_;
   std::string import_;
   StateCopy copy_;
   const std::function<absl::StatusOr<Server::Options>()> prepare_;

@@ -8,6 +8,7 @@
 #include "core/parse_integer.h"
 #include "core/rpc/unix_socket.h"
 #include "core/status.h"
+#include "core/text.h"
 
 namespace meshrun::coordinator {
 namespace {
@@ -22,6 +23,13 @@ uint16_t PortOf(std::string_view address) {
   const size_t colon = address.rfind(':');
   if (colon == std::string_view::npos || colon == 0) return 0;
   return ParseInteger<uint16_t>(address.substr(colon + 1)).value_or(0);
+}
+
+absl::StatusOr<uint64_t> QuotaOf(const std::string& text) {
+  auto bytes = ParseBytes(text);
+  if (!bytes.ok()) return Annotate(bytes.status(), "--etcd-quota-bytes");
+  if (*bytes == 0) return Wrong("--etcd-quota-bytes {}: write a size above 0", text);
+  return bytes;
 }
 
 absl::Status CheckEtcdFlags(const StateFlags& flags) {
@@ -79,6 +87,10 @@ void AddStateFlags(CLI::App& app, StateFlags* flags) {
   app.add_option("--etcd-user", flags->etcd_user, "User of etcd, where it asks for one");
   app.add_option("--etcd-password-file", flags->etcd_password_file,
                  "File with that user's password in its first line");
+  app.add_option("--etcd-quota-bytes", flags->etcd_quota,
+                 "The --quota-backend-bytes of etcd's members, which etcd does not tell: warnings "
+                 "and meshrun_store_quota_bytes go by it (default: 2GiB, as etcd's)")
+      ->type_name("SIZE");
   app.add_option("--advertise", flags->advertise,
                  "With --state: where workers, clients and the other coordinators reach this one, "
                  "HOST:PORT (default: from --listen, and the host's name where that is 0.0.0.0)");
@@ -101,6 +113,9 @@ absl::Status CheckStateFlags(StateFlags* flags) {
   }
   if (flags->is_shared()) {
     if (flags->name.empty()) flags->name = os::HostName();
+    if (!flags->etcd_quota.empty()) {
+      MESHRUN_ASSIGN_OR_RETURN(flags->etcd_quota_bytes, QuotaOf(flags->etcd_quota));
+    }
     return CheckEtcdFlags(*flags);
   }
   for (const auto& [flag, value] :
@@ -108,6 +123,7 @@ absl::Status CheckStateFlags(StateFlags* flags) {
         std::pair("--etcd-key", &flags->etcd_tls.key), std::pair("--etcd-ca", &flags->etcd_tls.ca),
         std::pair("--etcd-user", &flags->etcd_user),
         std::pair("--etcd-password-file", &flags->etcd_password_file),
+        std::pair("--etcd-quota-bytes", &flags->etcd_quota),
         std::pair("--advertise", &flags->advertise), std::pair("--name", &flags->name)}) {
     if (!value->empty()) {
       return Wrong("{} goes with --state etcd://..., where several coordinators share the state",

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <CLI/CLI.hpp>
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -24,6 +25,9 @@ struct StateFlags {
   rpc::TlsFiles etcd_tls;
   std::string etcd_user;
   std::string etcd_password_file;
+  // Size as text; empty: etcd's default. Its number is what CheckStateFlags makes of it.
+  std::string etcd_quota;
+  uint64_t etcd_quota_bytes = 2ull << 30;
   // Where workers and clients reach this coordinator; empty: from --listen.
   std::string advertise;
   // Name of this coordinator among the others; empty: the host's.
@@ -36,7 +40,7 @@ struct StateFlags {
 void AddStateFlags(CLI::App& app, StateFlags* flags);
 
 // INVALID_ARGUMENT: flags are missing, or do not go together; says which, and what to write.
-// Completes the name.
+// Completes the name and the quota.
 absl::Status CheckStateFlags(StateFlags* flags);
 
 // What is wrong with the rights of a file that holds a secret: that every user of the host can read

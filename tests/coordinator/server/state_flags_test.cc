@@ -59,6 +59,7 @@ TEST(StateFlagsTest, WhatIsForEtcdNeedsEtcd) {
         std::pair("--etcd-ca", StateFlags{.etcd_tls = {.ca = "f"}}),
         std::pair("--etcd-user", StateFlags{.etcd_user = "u"}),
         std::pair("--etcd-password-file", StateFlags{.etcd_password_file = "f"}),
+        std::pair("--etcd-quota-bytes", StateFlags{.etcd_quota = "4GiB"}),
         std::pair("--advertise", StateFlags{.advertise = "h:1"}),
         std::pair("--name", StateFlags{.name = "a"})}) {
     StateFlags local = flags;
@@ -82,6 +83,19 @@ TEST(StateFlagsTest, HalfOfAPairIsNamedWithTheOtherHalf) {
               HasSubstr("leave --restored out"));
   EXPECT_THAT(Wrong({.state = kEtcd, .name = "a/b"}), HasSubstr("--name 'a/b'"));
   EXPECT_THAT(Wrong({.state = "etcd:/x"}), HasSubstr("--state"));
+}
+
+TEST(StateFlagsTest, TheQuotaIsEtcdsDefaultOrWhatIsSaid) {
+  StateFlags flags{.state = kEtcd};
+  ASSERT_TRUE(CheckStateFlags(&flags).ok());
+  EXPECT_EQ(flags.etcd_quota_bytes, 2ull << 30);
+  flags.etcd_quota = "8GiB";
+  ASSERT_TRUE(CheckStateFlags(&flags).ok());
+  EXPECT_EQ(flags.etcd_quota_bytes, 8ull << 30);
+  for (const char* wrong : {"0", "much", "-1"}) {
+    EXPECT_THAT(Wrong({.state = kEtcd, .etcd_quota = wrong}),
+                AllOf(HasSubstr("--etcd-quota-bytes"), HasSubstr(wrong)));
+  }
 }
 
 TEST(StateFlagsTest, TheNameIsTheHosts) {
