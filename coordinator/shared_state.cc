@@ -124,6 +124,9 @@ absl::StatusOr<std::unique_ptr<Server>> StartElected(
     MESHRUN_RETURN_IF_ERROR(
         Annotate(etcd::ReadPassword(flags.etcd_password_file).status(), "--etcd-password-file"));
   }
+  if (!flags.import_file.empty()) {
+    MESHRUN_RETURN_IF_ERROR(Annotate(CheckImport(flags.import_file), "--import"));
+  }
   MESHRUN_ASSIGN_OR_RETURN(const Server::Options first, prepare());
   MESHRUN_ASSIGN_OR_RETURN(auto door, Door::Open({.listen = first.listen,
                                                   .security = first.security,

@@ -1,9 +1,12 @@
 #include "coordinator/state_store/import_state.h"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
+#include <cerrno>
 #include <cstdlib>
 #include <filesystem>
+#include <fstream>
 #include <string>
 #include <system_error>
 #include <utility>
@@ -35,6 +38,20 @@ class Scratch {
   std::string path_;
 };
 
+bool IsSqlite(const std::string& file) {
+  constexpr std::string_view kBegin("SQLite format 3\0", 16);
+  std::string begin(kBegin.size(), ' ');
+  std::ifstream(file, std::ios::binary)
+      .read(begin.data(), static_cast<std::streamsize>(begin.size()));
+  return begin == kBegin;
+}
+
+absl::Status NotABackup(const std::string& file) {
+  return absl::InvalidArgumentError(fmt::format(
+      "{} is not a backup of meshrun's state: name a file that `meshrun backup` has written",
+      file));
+}
+
 // From a copy: reading changes the file, where an older meshrun has written it.
 absl::StatusOr<std::vector<v1::StateRow>> RowsOf(const std::string& file) {
   std::error_code error;
@@ -42,6 +59,8 @@ absl::StatusOr<std::vector<v1::StateRow>> RowsOf(const std::string& file) {
     return absl::NotFoundError(fmt::format(
         "{}: {}", file, error ? error.message() : "the file is empty: name that of a backup"));
   }
+  if (::access(file.c_str(), R_OK) != 0) return os::ErrnoStatus(errno, file);
+  if (!IsSqlite(file)) return NotABackup(file);
   const Scratch scratch;
   if (scratch.path().empty() ||
       !std::filesystem::copy_file(file, scratch.path() + "/state.sqlite", error)) {
@@ -49,8 +68,17 @@ absl::StatusOr<std::vector<v1::StateRow>> RowsOf(const std::string& file) {
         fmt::format("{}: cannot be copied to the directory for temporary files", file));
   }
   auto copy = SqliteStateStore::Open(scratch.path());
+  if (absl::IsInternal(copy.status())) return NotABackup(file);
   if (!copy.ok()) return Annotate(copy.status(), file);
-  return (*copy)->Load();
+  auto loaded = (*copy)->Load();
+  if (!loaded.ok()) return NotABackup(file);
+  std::vector<v1::StateRow> rows = *std::move(loaded);
+  const v1::StateRow term = TermRow(0);
+  std::erase_if(rows, [&term](const v1::StateRow& row) {
+    return row.table() == term.table() && row.key() == term.key();
+  });
+  if (rows.empty()) return NotABackup(file);
+  return rows;
 }
 
 }  // namespace
@@ -65,15 +93,10 @@ absl::Status ImportState(const std::string& file, StateStore& store) {
     return absl::AlreadyExistsError(
         "there is a state already: leave --import out to go on with it, or name another prefix");
   }
-  MESHRUN_ASSIGN_OR_RETURN(std::vector<v1::StateRow> rows, RowsOf(file));
-  const v1::StateRow term = TermRow(0);
-  std::erase_if(rows, [&term](const v1::StateRow& row) {
-    return row.table() == term.table() && row.key() == term.key();
-  });
-  if (rows.empty()) {
-    return absl::InvalidArgumentError(fmt::format("{}: holds no state", file));
-  }
+  MESHRUN_ASSIGN_OR_RETURN(const std::vector<v1::StateRow> rows, RowsOf(file));
   return store.Commit(0, rows);
 }
+
+absl::Status CheckImport(const std::string& file) { return RowsOf(file).status(); }
 
 }  // namespace meshrun::coordinator

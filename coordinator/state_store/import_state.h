@@ -14,4 +14,7 @@ namespace meshrun::coordinator {
 // has a state), and those of the stores.
 absl::Status ImportState(const std::string& file, StateStore& store);
 
+// Whether `file` may be imported. Errors as above.
+absl::Status CheckImport(const std::string& file);
+
 }  // namespace meshrun::coordinator

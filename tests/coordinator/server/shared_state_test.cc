@@ -14,6 +14,7 @@ namespace {
 
 TEST(SharedStateTest, FilesAreLookedAtBeforeItStandsBy) {
   const meshrun::testing::TemporaryDirectory directory;
+  std::ofstream(directory / "env.sh") << "export A=1\n";
   std::ofstream(directory / "empty") << "\n";
   const auto refused = [&](StateFlags flags) {
     flags.state = "etcd://127.0.0.1:1/meshrun";
@@ -23,6 +24,11 @@ TEST(SharedStateTest, FilesAreLookedAtBeforeItStandsBy) {
         [](const absl::Status&) {});
     return server.status();
   };
+  EXPECT_EQ(refused({.import_file = directory / "env.sh"}),
+            absl::InvalidArgumentError("--import: " + (directory / "env.sh") +
+                                       " is not a backup of meshrun's state: name a file that "
+                                       "`meshrun backup` has written"));
+  EXPECT_TRUE(absl::IsNotFound(refused({.import_file = directory / "none"})));
   const absl::Status empty = refused({.etcd_user = "u", .etcd_password_file = directory / "empty"});
   EXPECT_TRUE(absl::IsInvalidArgument(empty)) << empty;
   EXPECT_TRUE(

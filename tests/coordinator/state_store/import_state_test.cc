@@ -19,7 +19,9 @@
 namespace meshrun::coordinator {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 v1::StateRow Row(v1::StateTable table, const std::string& key, const std::string& value) {
   v1::StateRow row;
@@ -86,9 +88,27 @@ TEST_F(ImportStateTest, WhatIsNoStateIsRefused) {
   EXPECT_TRUE(absl::IsNotFound(ImportState(directory_ / "empty", store_)));
   std::ofstream(directory_ / "text") << std::string(8192, 't');
   const absl::Status status = ImportState(directory_ / "text", store_);
-  EXPECT_FALSE(status.ok());
-  EXPECT_THAT(std::string(status.message()), HasSubstr(directory_ / "text"));
+  EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
+  EXPECT_THAT(std::string(status.message()),
+              HasSubstr(directory_ / "text" + " is not a backup of meshrun's state"));
   EXPECT_TRUE(Texts(store_).empty());
+}
+
+TEST_F(ImportStateTest, AFileIsCheckedBeforeItIsWanted) {
+  EXPECT_TRUE(CheckImport(file_).ok()) << CheckImport(file_);
+  EXPECT_TRUE(absl::IsNotFound(CheckImport(directory_ / "none")));
+  std::ofstream(directory_ / "text") << std::string(8192, 't');
+  // Damaged behind its first page, and one that holds nothing yet.
+  const std::string good = *os::ReadFile(file_);
+  std::ofstream(directory_ / "damaged") << good.substr(0, 100) << std::string(8192, 'x');
+  ASSERT_TRUE((*SqliteStateStore::Open(directory_ / "new"))->BeginTerm().ok());
+  for (const char* name : {"text", "damaged", "new/state.sqlite"}) {
+    const absl::Status status = CheckImport(directory_ / name);
+    EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
+    EXPECT_THAT(std::string(status.message()),
+                AllOf(HasSubstr(name), HasSubstr("is not a backup of meshrun's state"),
+                      Not(HasSubstr("meshrun-import-"))));
+  }
 }
 
 }  // namespace
