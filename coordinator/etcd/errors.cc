@@ -87,7 +87,8 @@ Silence SilenceOf(const grpc::Status& status) {
             "its --trusted-ca-file"};
   }
   if (status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED) {
-    return {"no answer in time", "is a member there"};
+    // It stands still, or waits for others.
+    return {"no answer in time", "is a member there, and has etcd a majority"};
   }
   return {LastError(status.error_message()), "is a member there"};
 }
