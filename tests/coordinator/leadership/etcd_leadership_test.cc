@@ -12,11 +12,9 @@
 #include <utility>
 #include <vector>
 
-#include "core/mutex.h"
 #include "core/os/boot_time.h"
-#include "core/os/files.h"
+#include "tests/coordinator/leadership/candidates.h"
 #include "tests/etcd/shared_members.h"
-#include "tests/worker/support/processes.h"
 
 namespace meshrun::coordinator {
 namespace {
@@ -32,101 +30,6 @@ using ::testing::Field;
 using ::testing::HasSubstr;
 using testing::kPatience;
 using testing::SharedEtcdMembers;
-
-constexpr seconds kTtl(3);
-
-std::string Prefix() { return ::testing::UnitTest::GetInstance()->current_test_info()->name(); }
-
-// A candidate, its campaign on a thread, and when it led.
-class Coordinator {
- public:
-  Coordinator(etcd::Client::Options client, const std::string& name) {
-    auto made = EtcdLeadership::Start({.client = std::move(client),
-                                       .prefix = Prefix(),
-                                       .name = name,
-                                       .address = name + ":7480",
-                                       .ttl = kTtl});
-    EXPECT_TRUE(made.ok()) << made.status();
-    leadership_ = *std::move(made);
-    leadership_->OnLost([this](const std::string& why) {
-      MutexLock lock(mu_);
-      // It says so no earlier than it is true.
-      EXPECT_FALSE(leadership_->Leads());
-      lost_.push_back(why);
-      lost_at_ = steady_clock::now();
-    });
-  }
-  ~Coordinator() { Stop(); }
-
-  void Campaign() {
-    if (campaign_.joinable()) campaign_.join();
-    campaign_ = std::thread([this] {
-      const absl::Status status = leadership_->Campaign();
-      MutexLock lock(mu_);
-      led_at_ = steady_clock::now();
-      ended_ = status;
-    });
-  }
-  // The last campaign's.
-  absl::Status Ended() {
-    campaign_.join();
-    MutexLock lock(mu_);
-    return ended_;
-  }
-  void Stop() {
-    leadership_->Stop();
-    if (campaign_.joinable()) campaign_.join();
-  }
-  EtcdLeadership& operator*() { return *leadership_; }
-  EtcdLeadership* operator->() { return leadership_.get(); }
-
-  steady_clock::time_point led_at() {
-    MutexLock lock(mu_);
-    return led_at_;
-  }
-  steady_clock::time_point lost_at() {
-    MutexLock lock(mu_);
-    return lost_at_;
-  }
-  std::vector<std::string> lost() {
-    MutexLock lock(mu_);
-    return lost_;
-  }
-
- private:
-  Mutex mu_;
-  std::vector<std::string> lost_ MESHRUN_GUARDED_BY(mu_);
-  steady_clock::time_point lost_at_ MESHRUN_GUARDED_BY(mu_);
-  steady_clock::time_point led_at_ MESHRUN_GUARDED_BY(mu_);
-  absl::Status ended_ MESHRUN_GUARDED_BY(mu_);
-  std::unique_ptr<EtcdLeadership> leadership_;
-  std::thread campaign_;
-};
-
-// Looks at two candidates all the time: how often both led at once.
-class Watcher {
- public:
-  Watcher(Coordinator& a, Coordinator& b)
-      : thread_([&a, &b, this] {
-          while (!stop_) {
-            both_ += a->Leads() && b->Leads();
-            std::this_thread::sleep_for(milliseconds(1));
-          }
-        }) {}
-  ~Watcher() {
-    if (thread_.joinable()) thread_.join();
-  }
-  int End() {
-    stop_ = true;
-    thread_.join();
-    return both_;
-  }
-
- private:
-  std::atomic<bool> stop_ = false;
-  std::atomic<int> both_ = 0;
-  std::thread thread_;
-};
 
 TEST(EtcdLeadershipTest, OneOfTwoLeadsAndBothAreKnown) {
   Coordinator a(SharedEtcdMembers().client(), "a"), b(SharedEtcdMembers().client(), "b");
@@ -233,74 +136,6 @@ TEST(EtcdLeadershipTest, AnOwnNameIsWanted) {
   const absl::Status status = a->Leads() ? b.Ended() : a.Ended();
   EXPECT_TRUE(absl::IsAlreadyExists(status)) << status;
   EXPECT_THAT(std::string(status.message()), HasSubstr("same:7480"));
-}
-
-// A role or a password that was changed by mistake ends no coordinator.
-TEST(EtcdLeadershipTest, WhatEtcdRefusesMeanwhileIsTriedUntilItIsGranted) {
-  EtcdMembers members({"--bcrypt-cost", "4"});
-  members.WantUsers("meshrun", "first", Prefix());
-  const testing::TemporaryDirectory directory;
-  const auto write_password = [file = directory / "password"](const std::string& password) {
-    ASSERT_TRUE(os::WriteFileAtomically(file, password).ok());
-  };
-  etcd::Client::Options client = members.client();
-  client.user = "meshrun";
-  client.password_file = directory / "password";
-  write_password("wrong");
-  {
-    Coordinator early(client, "early");
-    early.Campaign();
-    const absl::Status refused = early.Ended();
-    EXPECT_TRUE(absl::IsUnauthenticated(refused)) << refused;
-  }
-  write_password("first");
-  Coordinator a(client, "a"), b(client, "b");
-  a.Campaign();
-  ASSERT_TRUE(a.Ended().ok());
-  b.Campaign();
-  ASSERT_TRUE(Eventually([&] { return a->Candidates().size() == 2; }));
-  Watcher watcher(a, b);
-  ::testing::internal::CaptureStderr();
-
-  members.Revoke("meshrun", Prefix());
-  EXPECT_TRUE(Eventually([&] { return !a.lost().empty(); }));
-  EXPECT_THAT(a.lost(), ElementsAre(AllOf(HasSubstr("not renewed in time: "),
-                                          HasSubstr("permission denied"))));
-  a.Campaign();
-  EXPECT_TRUE(Eventually([&] { return !a->Problem().empty() && !b->Problem().empty(); }));
-  EXPECT_THAT(b->Problem(), HasSubstr("--prefix=true " + Prefix() + "/"));
-  members.Grant("meshrun", Prefix());
-  EXPECT_TRUE(Eventually([&] { return a->Leads() != b->Leads(); }));
-
-  // First in the file, then at etcd: no gap.
-  Coordinator& leader = a->Leads() ? a : b;
-  const size_t lost = leader.lost().size();
-  write_password("second");
-  members.SetPassword("meshrun", "second");
-  const auto until = steady_clock::now() + kTtl + milliseconds(500);
-  while (steady_clock::now() < until) {
-    ASSERT_TRUE(leader->Leads());
-    std::this_thread::sleep_for(milliseconds(10));
-  }
-  EXPECT_EQ(leader.lost().size(), lost);
-  // First at etcd, and a while later in the file.
-  members.SetPassword("meshrun", "third");
-  EXPECT_TRUE(Eventually([&] { return leader.lost().size() == lost + 1; }));
-  leader.Campaign();
-  write_password("third");
-  EXPECT_TRUE(Eventually([&] { return a->Leads() != b->Leads(); }));
-  EXPECT_EQ(watcher.End(), 0);
-
-  const std::string log = ::testing::internal::GetCapturedStderr();
-  const auto times = [&log](const std::string& text) {
-    int count = 0;
-    for (size_t at = log.find(text); at != std::string::npos; at = log.find(text, at + 1)) ++count;
-    return count;
-  };
-  // Each of the two says each of the reasons, and not each time.
-  EXPECT_GE(times("who leads is not known"), 4) << log;
-  EXPECT_LE(times("who leads is not known"), 8) << log;
-  EXPECT_GE(times("another coordinator leads name="), 1) << log;
 }
 
 TEST(EtcdLeadershipTest, WrongOptionsAreTold) {
