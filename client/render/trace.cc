@@ -11,6 +11,7 @@
 #include <set>
 #include <utility>
 
+#include "client/render/trace_writer.h"
 #include "core/flight_record/flight_record.h"
 #include "core/json/json.h"
 #include "core/proto_time.h"
@@ -18,8 +19,8 @@
 namespace meshrun::client {
 namespace {
 
-using Json = nlohmann::ordered_json;
-using Nanos = int64_t;
+using Json = TraceWriter::Json;
+using Nanos = TraceWriter::Nanos;
 
 constexpr int kStepsThread = 0;
 // A group's record with fewer operations than this has lost none: ranks keep 1024, and show 256 to
@@ -273,66 +274,6 @@ void ChooseAll(std::vector<RankTimes>* ranks, Window* window) {
   for (RankTimes& rank : *ranks) rank.shown = {window->begin - 1, window->end};
 }
 
-// Times count from the earliest one: readers drop what is before their beginning.
-class Writer {
- public:
-  void Name(int process, const std::string& name, int order) {
-    Meta(process, 0, "process_name", {{"name", name}});
-    Meta(process, 0, "process_sort_index", {{"sort_index", order}});
-  }
-  void NameThread(int process, int thread, const std::string& name) {
-    Meta(process, thread, "thread_name", {{"name", name}});
-    Meta(process, thread, "thread_sort_index", {{"sort_index", thread}});
-  }
-  void AddSlice(int process, int thread, const std::string& name, const char* category, Nanos begin,
-                Nanos end, Json arguments) {
-    AddTimed(begin, {{"name", name},
-                     {"cat", category},
-                     {"ph", "X"},
-                     {"ts", 0.0},
-                     {"dur", Micros(std::max<Nanos>(end - begin, 0))},
-                     {"pid", process},
-                     {"tid", thread},
-                     {"args", std::move(arguments)}});
-  }
-  void AddInstant(int process, const std::string& name, Nanos at, Json arguments) {
-    AddTimed(at, {{"name", name},
-                  {"cat", "event"},
-                  {"ph", "i"},
-                  {"s", "g"},
-                  {"ts", 0.0},
-                  {"pid", process},
-                  {"tid", 0},
-                  {"args", std::move(arguments)}});
-  }
-  // Where it has a time, the earliest of all.
-  std::optional<Nanos> began() const { return began_; }
-  Json Take() {
-    for (const auto& [index, at] : times_) events_[index]["ts"] = Micros(at - *began_);
-    return std::move(events_);
-  }
-
- private:
-  static double Micros(Nanos nanos) { return static_cast<double>(nanos) / 1e3; }
-  void AddTimed(Nanos at, Json event) {
-    began_ = std::min(at, began_.value_or(at));
-    times_.emplace_back(events_.size(), at);
-    events_.push_back(std::move(event));
-  }
-  void Meta(int process, int thread, const char* what, Json arguments) {
-    events_.push_back({{"name", what},
-                       {"ph", "M"},
-                       {"pid", process},
-                       {"tid", thread},
-                       {"args", std::move(arguments)}});
-  }
-
-  Json events_ = Json::array();
-  // By its place among the events.
-  std::vector<std::pair<size_t, Nanos>> times_;
-  std::optional<Nanos> began_;
-};
-
 Json ArgumentsOf(const std::string& group, const FlightOperation& operation) {
   Json arguments = {{"group", group}};
   for (const char* const name : {"sequence", "bytes", "dtype", "shape", "sizes", "peer", "state"}) {
@@ -342,7 +283,7 @@ Json ArgumentsOf(const std::string& group, const FlightOperation& operation) {
   return arguments;
 }
 
-void WriteSteps(const RankTimes& rank, const JobTrace& trace, Writer* writer) {
+void WriteSteps(const RankTimes& rank, const JobTrace& trace, TraceWriter* writer) {
   writer->NameThread(rank.rank, kStepsThread, "steps");
   for (auto step = rank.steps.begin(); step != rank.steps.end(); ++step) {
     if (step == rank.steps.begin() || step->first < trace.first_step ||
@@ -362,7 +303,7 @@ void WriteSteps(const RankTimes& rank, const JobTrace& trace, Writer* writer) {
 //
 // A collective is of the step in which it ended on its rank, or began where it has not: ranks leave
 // one at different moments, and report their steps after it, so that all count the same.
-void WriteGroups(const RankTimes& rank, JobTrace* trace, Writer* writer) {
+void WriteGroups(const RankTimes& rank, JobTrace* trace, TraceWriter* writer) {
   int next_thread = kStepsThread + 1;
   for (const auto& [group, slices] : rank.groups) {
     // Where the threads of this group are free again.
@@ -421,7 +362,7 @@ JobTrace MakeTrace(const v1::Job& job, const std::vector<v1::GetFlightRecordsRes
   NoteEmptyRecords(ranks, &trace.notes);
   ChooseSteps(steps, &ranks, &trace, &window);
   if (window.begin > window.end) ChooseAll(&ranks, &window);
-  Writer writer;
+  TraceWriter writer;
   const int coordinator = static_cast<int>(job.world_size());
   std::string began;
   if (!records.empty() && window.begin <= window.end) {
