@@ -114,9 +114,15 @@ int __libc_start_main(Main main, int argc, char** argv, Initializer initializer,
 int stat(const char* path, struct stat* out) noexcept { return call(SYS_stat, path, out); }
 int lstat(const char* path, struct stat* out) noexcept { return call(SYS_lstat, path, out); }
 int fstat(int fd, struct stat* out) noexcept { return call(SYS_fstat, fd, out); }
+int fstatat(int directory, const char* path, struct stat* out, int flags) noexcept {
+  return call(SYS_newfstatat, directory, path, out, flags);
+}
 int stat64(const char* path, struct stat64* out) noexcept { return call(SYS_stat, path, out); }
 int lstat64(const char* path, struct stat64* out) noexcept { return call(SYS_lstat, path, out); }
 int fstat64(int fd, struct stat64* out) noexcept { return call(SYS_fstat, fd, out); }
+int fstatat64(int directory, const char* path, struct stat64* out, int flags) noexcept {
+  return call(SYS_newfstatat, directory, path, out, flags);
+}
 
 const char* sigabbrev_np(int signal) noexcept {
   static const char* const kNames[] = {
