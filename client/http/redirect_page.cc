@@ -10,8 +10,7 @@
 #include <string_view>
 #include <utility>
 
-#include "absl/strings/escaping.h"
-#include "core/hash.h"
+#include "client/http/script_policy.h"
 #include "core/os/fd.h"
 #include "core/os/files.h"
 #include "core/status.h"
@@ -93,12 +92,7 @@ std::string RedirectPage(const std::string& address) {
       InAttribute(address), kLeadOn);
 }
 
-std::string RedirectPolicy() {
-  return fmt::format(
-      "default-src 'none'; script-src 'sha256-{}'; img-src data:; base-uri 'none'; "
-      "form-action 'none'; frame-ancestors 'none'",
-      absl::Base64Escape(Sha256(kLeadOn)));
-}
+std::string RedirectPolicy() { return ScriptPolicy(kLeadOn); }
 
 RedirectFile::RedirectFile(std::string directory)
     : directory_(std::move(directory)), path_(directory_ + "/open.html") {}

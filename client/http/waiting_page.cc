@@ -2,8 +2,7 @@
 
 #include <fmt/format.h>
 
-#include "absl/strings/escaping.h"
-#include "core/hash.h"
+#include "client/http/script_policy.h"
 
 namespace meshrun::client {
 namespace {
@@ -51,14 +50,10 @@ http::Response WaitingPage(const std::string& why) {
                               "<p>This page asks again every 3 seconds, and goes on by itself.\n"
                               "<script>{}</script>\n",
                               HtmlText(why), kAskAgain),
-          .headers = {
-              {"Cache-Control", "no-store"},
-              {"Content-Security-Policy",
-               fmt::format("default-src 'none'; script-src 'sha256-{}'; img-src data:; base-uri "
-                           "'none'; form-action 'none'; frame-ancestors 'none'",
-                           absl::Base64Escape(Sha256(kAskAgain)))},
-              {"Referrer-Policy", "no-referrer"},
-              {"X-Content-Type-Options", "nosniff"}}};
+          .headers = {{"Cache-Control", "no-store"},
+                      {"Content-Security-Policy", ScriptPolicy(kAskAgain)},
+                      {"Referrer-Policy", "no-referrer"},
+                      {"X-Content-Type-Options", "nosniff"}}};
 }
 
 }  // namespace meshrun::client
