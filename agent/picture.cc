@@ -10,6 +10,7 @@
 #include <cstring>
 
 #include "core/os/fd.h"
+#include "core/os/write_all.h"
 #include "core/picture_name.h"
 
 namespace meshrun::agent {
@@ -20,26 +21,12 @@ const char* PictureDirectory() {
   return path != nullptr && *path != '\0' ? path : nullptr;
 }
 
-bool WriteAll(int fd, std::string_view bytes) {
-  while (!bytes.empty()) {
-    const ssize_t n = ::write(fd, bytes.data(), bytes.size());
-    if (n < 0 && errno != EINTR) return false;
-    if (n > 0) bytes.remove_prefix(static_cast<size_t>(n));
-  }
-  return true;
-}
-
 }  // namespace
 
 bool ShowsPictures() { return PictureDirectory() != nullptr; }
 
 std::string ShowPicture(const std::string& name, std::string_view bytes) {
-  if (PictureType(name).empty()) {
-    return fmt::format(
-        "'{}' is not the name of a picture: use up to 64 of A-Z, a-z, 0-9, '.', '_', '-', and end "
-        "with .png, .jpg, .webp or .gif",
-        name);
-  }
+  if (PictureType(name).empty()) return NotAPictureName(name);
   if (bytes.empty() || bytes.size() > kMostPictureBytes) {
     return fmt::format("picture {} has {} bytes: show one with 1 to {}", name, bytes.size(),
                        kMostPictureBytes);
@@ -50,7 +37,7 @@ std::string ShowPicture(const std::string& name, std::string_view bytes) {
   const std::string temporary = fmt::format("{}/.{}", directory, name);
   const std::string path = fmt::format("{}/{}", directory, name);
   os::UniqueFd file(::open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600));
-  const bool written = file && WriteAll(file.get(), bytes);
+  const bool written = file && os::WriteAll(file.get(), bytes);
   if (written && ::rename(temporary.c_str(), path.c_str()) == 0) return "";
   const int error = errno;
   if (file) ::unlink(temporary.c_str());

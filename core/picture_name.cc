@@ -31,4 +31,10 @@ std::string_view PictureType(std::string_view name) {
   return "";
 }
 
+std::string NotAPictureName(std::string_view name) {
+  return "'" + std::string(name) +
+         "' is not the name of a picture: use up to 64 of A-Z, a-z, 0-9, '.', '_', '-', and end "
+         "with .png, .jpg, .jpeg, .webp or .gif";
+}
+
 }  // namespace meshrun

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <string>
 #include <string_view>
 
 namespace meshrun {
@@ -13,5 +14,8 @@ inline constexpr size_t kMostPictureBytes = size_t{4} << 20;
 // Empty: this is not the name of a picture. A name has 64 of [A-Za-z0-9._-] at most, and does not
 // begin with a dot.
 std::string_view PictureType(std::string_view name);
+
+// What to say of a name without a type.
+std::string NotAPictureName(std::string_view name);
 
 }  // namespace meshrun

@@ -14,6 +14,7 @@
 #include "core/checkpoint/safetensors.h"
 #include "core/os/fd.h"
 #include "core/os/files.h"
+#include "core/os/write_all.h"
 #include "core/status.h"
 #include "core/utf8.h"
 
@@ -36,22 +37,12 @@ absl::Status CheckTarget(const std::string& to, bool force) {
   return absl::AlreadyExistsError(to + " is there: name another file, or give --force");
 }
 
-absl::Status WriteAll(const os::UniqueFd& fd, const std::string& path, std::string_view bytes) {
-  while (!bytes.empty()) {
-    const ssize_t n = ::write(fd.get(), bytes.data(), bytes.size());
-    if (n < 0 && errno == EINTR) continue;
-    if (n < 0) return os::ErrnoStatus(errno, path);
-    bytes.remove_prefix(static_cast<size_t>(n));
-  }
-  return absl::OkStatus();
-}
-
 // Writes `header` and the tensors behind it.
 absl::Status WriteTensors(const TensorSource& source, const SafetensorsHeader& header,
                           const std::string& path, const ConvertOptions& options) {
   const os::UniqueFd fd(::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666));
   if (!fd) return os::ErrnoStatus(errno, path);
-  MESHRUN_RETURN_IF_ERROR(WriteAll(fd, path, EncodeSafetensorsHeader(header)));
+  if (!os::WriteAll(fd.get(), EncodeSafetensorsHeader(header))) return os::ErrnoStatus(errno, path);
   using Entry = std::pair<const std::string, SafetensorsHeader::Entry>;
   std::vector<const Entry*> entries;
   for (const Entry& entry : header.tensors) entries.push_back(&entry);
@@ -63,7 +54,7 @@ absl::Status WriteTensors(const TensorSource& source, const SafetensorsHeader& h
     for (uint64_t at = 0; at < bytes; at += block.size()) {
       block.resize(std::min(kBlock, bytes - at));
       MESHRUN_RETURN_IF_ERROR(source.Read(entry->first, at, block));
-      MESHRUN_RETURN_IF_ERROR(WriteAll(fd, path, block));
+      if (!os::WriteAll(fd.get(), block)) return os::ErrnoStatus(errno, path);
       if (options.progress) {
         options.progress(entry->second.begin + at + block.size(), header.file_bytes);
       }

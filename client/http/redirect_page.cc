@@ -13,6 +13,7 @@
 #include "client/http/script_policy.h"
 #include "core/os/fd.h"
 #include "core/os/files.h"
+#include "core/os/write_all.h"
 #include "core/status.h"
 
 namespace meshrun::client {
@@ -65,14 +66,8 @@ absl::StatusOr<std::string> MakeDirectoryIn(const std::string& parent) {
 absl::Status WriteNew(const std::string& path, std::string_view content) {
   const os::UniqueFd file(
       ::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600));
-  if (!file) return os::ErrnoStatus(errno, path);
-  while (!content.empty()) {
-    const ssize_t written = ::write(file.get(), content.data(), content.size());
-    if (written < 0 && errno == EINTR) continue;
-    if (written < 0) return os::ErrnoStatus(errno, path);
-    content.remove_prefix(static_cast<size_t>(written));
-  }
-  return absl::OkStatus();
+  return file && os::WriteAll(file.get(), content) ? absl::OkStatus()
+                                                   : os::ErrnoStatus(errno, path);
 }
 
 std::string Environment(const char* name) {

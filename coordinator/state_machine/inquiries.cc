@@ -53,16 +53,12 @@ void Inquiries::Collect(uint64_t call_id, const v1::GetStacksRequest& request) {
 
 void Inquiries::Begin(uint64_t call_id, Kind kind, const std::string& name, nanoseconds timeout,
                       const std::set<int>& ranks, const v1::OpenSessionResponse& question) {
-  const auto job = jobs_.Lookup(name);
+  const auto job = LookupWhole(context_, jobs_, name);
   if (!job.ok()) {
     context_.Reply(call_id, job.status());
     return;
   }
   const v1::Job& view = (*job)->view;
-  if (absl::Status status = CheckMaySee(context_, view); !status.ok()) {
-    context_.Reply(call_id, std::move(status));
-    return;
-  }
   if (view.state() != v1::JOB_STATE_RUNNING && view.state() != v1::JOB_STATE_QUIESCING) {
     context_.Reply(
         call_id,

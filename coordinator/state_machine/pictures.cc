@@ -16,22 +16,15 @@ void StateMachine::ReadPictures(uint64_t call_id, const v1::ReadPicturesRequest&
   Context& context = parts_->context;
   const std::string& name = request.name();
   if (!name.empty() && PictureType(name).empty()) {
-    context.Reply(call_id, absl::InvalidArgumentError(fmt::format(
-                               "'{}' is not the name of a picture: one has up to 64 of A-Z, a-z, "
-                               "0-9, '.', '_', '-', and ends with .png, .jpg, .webp or .gif",
-                               name)));
+    context.Reply(call_id, absl::InvalidArgumentError(NotAPictureName(name)));
     return;
   }
-  const auto found = parts_->jobs.Lookup(request.job_id());
+  const auto found = LookupWhole(context, parts_->jobs, request.job_id());
   if (!found.ok()) {
     context.Reply(call_id, found.status());
     return;
   }
   const Job& job = **found;
-  if (absl::Status status = CheckMaySee(context, job.view); !status.ok()) {
-    context.Reply(call_id, std::move(status));
-    return;
-  }
   OpenLogRelay relay;
   relay.call_id = call_id;
   if (job.worlds.empty()) {

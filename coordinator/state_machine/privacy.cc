@@ -5,6 +5,8 @@
 #include <string>
 #include <utility>
 
+#include "core/status.h"
+
 namespace meshrun::coordinator {
 namespace {
 
@@ -35,12 +37,14 @@ bool MaySee(const Context& context, const v1::Job& job) {
   return !job.spec().private_() || IsOwn(context, job.submitter());
 }
 
-absl::Status CheckMaySee(const Context& context, const v1::Job& job) {
-  if (MaySee(context, job)) return absl::OkStatus();
+absl::StatusOr<const Job*> LookupWhole(const Context& context, JobTable& jobs,
+                                       const std::string& id_or_prefix) {
+  MESHRUN_ASSIGN_OR_RETURN(const Job* const job, jobs.Lookup(id_or_prefix));
+  if (MaySee(context, job->view)) return job;
   return absl::PermissionDeniedError(
       fmt::format("job {} is private: its output is for '{}', who submitted it, and for the role "
                   "operate",
-                  job.job_id(), job.submitter()));
+                  job->id(), job->view.submitter()));
 }
 
 void Conceal(v1::Job* job) {

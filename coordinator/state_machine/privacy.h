@@ -3,7 +3,11 @@
 // their submitter and for operators.
 #pragma once
 
+#include <string>
+
+#include "absl/status/statusor.h"
 #include "coordinator/state_machine/context.h"
+#include "coordinator/state_machine/jobs.h"
 #include "meshrun/v1/job.pb.h"
 #include "meshrun/v1/usage.pb.h"
 
@@ -11,8 +15,9 @@ namespace meshrun::coordinator {
 
 // Whether the caller of the event that is being stepped may see all of it.
 bool MaySee(const Context& context, const v1::Job& job);
-// PERMISSION_DENIED unless he may.
-absl::Status CheckMaySee(const Context& context, const v1::Job& job);
+// A job of whose whole the caller asks. PERMISSION_DENIED unless he may see it; else as JobTable::Lookup.
+absl::StatusOr<const Job*> LookupWhole(const Context& context, JobTable& jobs,
+                                       const std::string& id_or_prefix);
 
 // Leaves what others may see.
 void Conceal(v1::Job* job);

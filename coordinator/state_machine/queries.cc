@@ -334,16 +334,12 @@ Measures StateMachine::Measure() const {
 // Finds which node holds which file. The bytes themselves never pass through the state machine.
 void StateMachine::ReadLogs(uint64_t call_id, const v1::ReadLogsRequest& request) {
   Context& context = parts_->context;
-  auto found = parts_->jobs.Lookup(request.job_id());
+  const auto found = LookupWhole(context, parts_->jobs, request.job_id());
   if (!found.ok()) {
     context.Reply(call_id, found.status());
     return;
   }
   const Job& job = **found;
-  if (absl::Status status = CheckMaySee(context, job.view); !status.ok()) {
-    context.Reply(call_id, std::move(status));
-    return;
-  }
   // After a roll call a job's number may be beyond its last generation.
   const uint64_t last = job.worlds.empty() ? job.view.generation() : job.worlds.rbegin()->first;
   const uint64_t generation = request.generation() == 0 ? last : request.generation();

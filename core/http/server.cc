@@ -256,21 +256,15 @@ void RunningServer::Run() {
 }
 
 bool RunningServer::AcceptOne(int listener) {
-  sockaddr_storage from{};
-  socklen_t size = sizeof from;
-  os::UniqueFd socket(
-      ::accept4(listener, reinterpret_cast<sockaddr*>(&from), &size, SOCK_NONBLOCK | SOCK_CLOEXEC));
-  if (!socket) {
-    if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
-      {
-        MutexLock lock(mu_);
-        MakeRoom();
-      }
-      std::this_thread::sleep_for(kExhaustedPause);
-      return false;
+  auto [socket, from, may_be_more, exhausted] = os::Accept(listener);
+  if (exhausted) {
+    {
+      MutexLock lock(mu_);
+      MakeRoom();
     }
-    return errno != EAGAIN;
+    std::this_thread::sleep_for(kExhaustedPause);
   }
+  if (!socket) return may_be_more;
   Admit(std::move(socket),
         from.ss_family == AF_UNIX ? os::Peer{kUnixPeer, kUnixPeer} : os::PeerOf(from));
   return true;

@@ -14,6 +14,7 @@
 #include <utility>
 
 #include "core/os/fd.h"
+#include "core/os/write_all.h"
 
 namespace meshrun::os {
 namespace {
@@ -104,19 +105,6 @@ absl::StatusOr<std::string> ReadRegularFile(const std::string& path, size_t most
 }
 
 namespace {
-
-// False: errno says why.
-bool WriteAll(int fd, std::string_view content) {
-  while (!content.empty()) {
-    const ssize_t n = ::write(fd, content.data(), content.size());
-    if (n >= 0) {
-      content.remove_prefix(n);
-    } else if (errno != EINTR) {
-      return false;
-    }
-  }
-  return true;
-}
 
 // A device, a pipe or a socket.
 bool IsSpecial(const std::string& path) {

@@ -140,6 +140,17 @@ absl::StatusOr<TcpListeners> ListenOnTcp(const std::string& address, int receive
   return TcpListeners{std::move(listeners), bound};
 }
 
+Accepted Accept(int listener) {
+  Accepted out;
+  socklen_t size = sizeof out.from;
+  out.socket.reset(::accept4(listener, reinterpret_cast<sockaddr*>(&out.from), &size,
+                             SOCK_NONBLOCK | SOCK_CLOEXEC));
+  if (out.socket) return out;
+  out.exhausted = errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM;
+  out.may_be_more = !out.exhausted && errno != EAGAIN;
+  return out;
+}
+
 Peer PeerOf(const sockaddr_storage& from) {
   std::array<char, INET6_ADDRSTRLEN> text{};
   if (from.ss_family == AF_INET) {

@@ -25,6 +25,18 @@ struct TcpListeners {
 absl::StatusOr<TcpListeners> ListenOnTcp(const std::string& address, int receive_bytes,
                                          std::string_view flag = "--listen");
 
+// What waited at one of them, or at a Unix socket that does not block.
+struct Accepted {
+  // Non-blocking, closed on exec. Absent: see `may_be_more`.
+  UniqueFd socket;
+  sockaddr_storage from{};
+  // Whether to ask once more: a connection that ended while it waited leaves others.
+  bool may_be_more = true;
+  // The process or the host has no descriptor or memory left for it; it waits on.
+  bool exhausted = false;
+};
+Accepted Accept(int listener);
+
 // Where a connection comes from.
 struct Peer {
   // "10.0.0.1", "fe80::1%2".

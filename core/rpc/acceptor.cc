@@ -143,17 +143,9 @@ void Acceptor::Run() {
 }
 
 bool Acceptor::AcceptOne(int listener) {
-  sockaddr_storage from{};
-  socklen_t size = sizeof from;
-  os::UniqueFd socket(
-      ::accept4(listener, reinterpret_cast<sockaddr*>(&from), &size, SOCK_NONBLOCK | SOCK_CLOEXEC));
-  if (!socket) {
-    if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
-      OnExhausted();
-      return false;
-    }
-    return errno != EAGAIN;
-  }
+  auto [socket, from, may_be_more, exhausted] = os::Accept(listener);
+  if (exhausted) OnExhausted();
+  if (!socket) return may_be_more;
   SetOption(socket.get(), IPPROTO_TCP, TCP_NODELAY, 1);
   os::Peer peer = os::PeerOf(from);
   if (!Admit(socket, std::move(peer.address), std::move(peer.whole))) {

@@ -22,7 +22,7 @@ def show_picture(name: str, picture: Union[bytes, bytearray, memoryview, str, "o
     """
     if not _NAME.match(name):
         raise ValueError(f"{name!r} is not the name of a picture: use up to 64 of A-Z, a-z, 0-9, '.', '_', '-', and end with "
-                         ".png, .jpg, .webp or .gif")
+                         ".png, .jpg, .jpeg, .webp or .gif")
     if not isinstance(picture, (bytes, bytearray, memoryview, str, os.PathLike)):
         raise TypeError(f"a picture is {type(picture).__name__}, and must be bytes or a path")
     directory = os.environ.get("MESHRUN_PICTURES")

@@ -6,6 +6,7 @@
 #include <atomic>
 #include <chrono>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 #include <utility>
@@ -17,6 +18,7 @@
 namespace meshrun::coordinator {
 
 inline constexpr std::chrono::seconds kTtl(3);
+inline constexpr std::chrono::seconds kLongestCampaign(60);
 
 inline std::string Prefix() {
   return ::testing::UnitTest::GetInstance()->current_test_info()->name();
@@ -45,18 +47,29 @@ class Coordinator {
 
   void Campaign() {
     if (campaign_.joinable()) campaign_.join();
+    {
+      MutexLock lock(mu_);
+      ended_.reset();
+    }
     campaign_ = std::thread([this] {
       const absl::Status status = leadership_->Campaign();
       MutexLock lock(mu_);
       led_at_ = std::chrono::steady_clock::now();
       ended_ = status;
+      ends_.NotifyAll();
     });
   }
-  // The last campaign's.
+  // How the last campaign ends. One that goes on for kLongestCampaign is stopped.
   absl::Status Ended() {
-    campaign_.join();
-    MutexLock lock(mu_);
-    return ended_;
+    const auto deadline = std::chrono::steady_clock::now() + kLongestCampaign;
+    {
+      MutexLock lock(mu_);
+      while (!ended_ && ends_.WaitUntil(mu_, deadline)) {
+      }
+      if (ended_) return *ended_;
+    }
+    Stop();
+    return absl::DeadlineExceededError("the campaign did not end");
   }
   void Stop() {
     leadership_->Stop();
@@ -83,7 +96,8 @@ class Coordinator {
   std::vector<std::string> lost_ MESHRUN_GUARDED_BY(mu_);
   std::chrono::steady_clock::time_point lost_at_ MESHRUN_GUARDED_BY(mu_);
   std::chrono::steady_clock::time_point led_at_ MESHRUN_GUARDED_BY(mu_);
-  absl::Status ended_ MESHRUN_GUARDED_BY(mu_);
+  CondVar ends_;
+  std::optional<absl::Status> ended_ MESHRUN_GUARDED_BY(mu_);
   std::unique_ptr<EtcdLeadership> leadership_;
   std::thread campaign_;
 };
