@@ -15,7 +15,8 @@ namespace meshrun::coordinator {
 
 // Whether the caller of the event that is being stepped may see all of it.
 bool MaySee(const Context& context, const v1::Job& job);
-// A job of whose whole the caller asks. PERMISSION_DENIED unless he may see it; else as JobTable::Lookup.
+// A job that the caller wants to see whole. PERMISSION_DENIED unless he may; else as
+// JobTable::Lookup.
 absl::StatusOr<const Job*> LookupWhole(const Context& context, JobTable& jobs,
                                        const std::string& id_or_prefix);
 
