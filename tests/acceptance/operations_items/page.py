@@ -53,7 +53,7 @@ def units(site, window):
 def whole_job(window, cluster):
     """From its submission to its end."""
     window.goto(f"{cluster.address}/")
-    window.until("return document.querySelector('.verdict').textContent === 'All is well.'", "a cluster without trouble")
+    window.until("return document.querySelector('.verdict')?.textContent === 'All is well.'", "a cluster without trouble")
     painted = window.script("return performance.getEntriesByName('first-contentful-paint')[0].startTime") / 1000
     job = cluster.submit("darcy", steps=12, pause=0.5)
     open_job(window, cluster.address, job)
