@@ -15,7 +15,7 @@ import time
 import urllib.request
 
 from clusters import SecureCluster
-from harness import ROOT, check, meshrun
+from harness import ROOT, check, meshrun, skip_soak
 from webdriver import free_port
 
 sys.path.append(str(ROOT / "tests/coordinator/page"))
@@ -26,10 +26,12 @@ UNITS = {"/units.js": ROOT / "tests/coordinator/page/units.js"}
 LINES = ["Traceback (most recent call last):", '  File "train.py", line 12, in <module>', "RuntimeError: the mesh has a hole at row 12"]
 
 
-# Reports and writes a step after the other; its loss is that of Real.loss.
+MAP = ROOT / "docs/geoid.png"
+# Reports and writes a step after the other; its loss is that of Real.loss. With the path of a picture the first rank shows it anew with
+# each step.
 RANK = """
-import json, math, os, socket, sys, time
-rank, steps, pause = os.environ["RANK"], int(sys.argv[1]), float(sys.argv[2])
+import json, math, os, shutil, socket, sys, time
+rank, steps, pause, picture = os.environ["RANK"], int(sys.argv[1]), float(sys.argv[2]), sys.argv[3:]
 report = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
 print(f"rank {rank} has read the mesh", file=sys.stderr, flush=True)
 for step in range(1, steps + 1):
@@ -38,6 +40,9 @@ for step in range(1, steps + 1):
     said = {"step": step, "total_steps": steps, "loss": loss, "rate": 0.001 / step}
     report.sendto(json.dumps(said).encode(), os.environ["MESHRUN_REPORT"])
     print(f"step {step} loss {loss:.4f}", flush=True)
+    if picture and rank == "0":
+        shown = os.path.join(os.environ["MESHRUN_PICTURES"], os.path.basename(picture[0]))
+        os.rename(shutil.copyfile(picture[0], os.path.join(os.path.dirname(shown), ".new.png")), shown)
 """
 
 
@@ -81,7 +86,10 @@ class Real:
         return self._ask("submit", "--nodes", 2, "--nproc", 2, "--mesh", "dp=2,spatial=2", "--name", name, self.script, steps, pause)
 
     def learn(self):
-        """A job that draws a map of what it learns, until `end`."""
+        """A job that draws a map of what it learns, until `end`. In the soak run geoid: until its next map it waits a hundred times as
+        long as it has drawn the last one, so that nobody waits for maps."""
+        if skip_soak():
+            return self._ask("submit", "--nodes", 2, "--nproc", 1, "--name", "learns", self.script, 400, 1.0, MAP)
         return self._ask("submit", "--nodes", 2, "--nproc", 1, "--name", "learns", "--job", "geoid", "--", "--steps", 1_000_000,
                          "--hidden", 32, "--features", 16, "--batch", 256, "--no-evaluation")
 
@@ -140,7 +148,7 @@ class Fixture:
             while not self.cluster.jobs[job].ended:
                 at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
                 for server in self._servers:
-                    server.pictures = [{"rank": 0, "name": "geoid.png", "bytes": (ROOT / "docs/geoid.png").stat().st_size, "modifiedAt": at}]
+                    server.pictures = [{"rank": 0, "name": "geoid.png", "bytes": MAP.stat().st_size, "modifiedAt": at}]
                 time.sleep(2)
 
         threading.Thread(target=draw, daemon=True).start()

@@ -31,18 +31,17 @@ def windows(window):
         for name, job in zip(names, jobs):
             window.use_window(name)
             window.goto(f"{server.address}/#/jobs/{job}")
-        longest = 0.0
-        for what in (STEP, LINES):
-            before = {}
-            for name in names:
-                window.use_window(name)
-                window.until(RUNNING + " === 'RUNNING'", f"a job in window {name}")
-                before[name] = window.until(what, "a first report, or a line of the log", seconds=20)
-            for name in names:
-                window.use_window(name)
-                longest = max(longest, window.script_async(ASK))
-                window.until(f"{what.replace('return ', 'const found = ')}; return found > {before[name]}", "another", seconds=20)
-                check(not window.text("#away"), f"a window says {window.text('#away')!r}")
+        longest, before = 0.0, {}
+        for name in names:
+            window.use_window(name)
+            window.until(RUNNING + " === 'RUNNING'", f"a job in window {name}")
+            before[name] = [window.until(what, "a first report, and a line of the log", seconds=20) for what in (STEP, LINES)]
+        for name in names:
+            window.use_window(name)
+            longest = max(longest, window.script_async(ASK))
+            for what, first in zip((STEP, LINES), before[name]):
+                window.until(f"{what.replace('return ', 'const found = ')}; return found > {first}", "another", seconds=20)
+            check(not window.text("#away"), f"a window says {window.text('#away')!r}")
         for job in jobs:
             cluster.cancel(job)
     check(longest < ANSWER, f"a request takes {longest:.1f} s while {WINDOWS} windows show jobs")
