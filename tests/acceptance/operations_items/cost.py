@@ -8,7 +8,7 @@ import ssl
 import threading
 import time
 
-from harness import binary, check, passed, short, skip_soak, wait_until
+from harness import binary, check, passed, skip_soak, slow, wait_until
 from operations_items.monitored import Monitored
 
 # The scrape configuration in deploy/monitoring asks every 15 s; here it is asked fifteen times as often.
@@ -117,4 +117,4 @@ def run(site):
     more = {"scraped once a second": scraped - without, "with the job's page open": seen - without, "after a stack of both ranks": asked - without}
     figures = (f"of the ranks' run time both daemons take {without * 100:.2f} %, and more: "
                + ", ".join(f"{what} {part * 100:.2f} %" for what, part in more.items()) + f"; the stack came after {took:.1f} s")
-    return passed(figures) if max(more.values()) <= MOST else short(figures, "1 %")
+    return passed(figures) if max(more.values()) <= MOST else slow(figures, "1 %")
