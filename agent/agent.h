@@ -26,6 +26,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "agent/report.h"
+#include "core/clock.h"
 #include "core/mesh.h"
 #include "core/wait_board.h"
 
@@ -158,11 +159,14 @@ class Agent {
   // Reports what must arrive, for example the final result.
   virtual absl::Status ReportReliably(const Progress& progress) = 0;
 
-  // Adds time that this rank spent waiting for other ranks. The rank's reports carry the total,
-  // including the waits of this agent's own calls. The total shows which rank is slow even when all
-  // ranks report equally long steps. Never blocks.
-  virtual void AddWaited(std::chrono::nanoseconds) {}
-  // Adds bytes that this rank's collectives have sent to other ranks. As AddWaited.
+  // Tells whether collectives of this rank are under way from now on, at this time of the host's
+  // steady clock: the rank waits for other ranks then. The first call says that this is told at
+  // all. From then on the rank's reports carry the total time for which this process has waited,
+  // the waits of this agent's own calls included (agent/background.h), each moment once. The total
+  // shows which rank is slow even when all ranks report equally long steps. Never blocks.
+  virtual void SetCollectives(bool /*under_way*/, SteadyNanos /*at*/) {}
+  // Adds bytes that this rank's collectives have sent to other ranks: another total of the process.
+  // Never blocks.
   virtual void AddSent(uint64_t /*bytes*/) {}
 
   // Calls `on_stop(reason)` once, on a thread of the agent, when the generation is being stopped.

@@ -13,19 +13,23 @@
 namespace meshrun::agent {
 
 absl::StatusOr<std::unique_ptr<Agent>> DaemonAgent::Connect(const AgentEnvironment& environment,
-                                                            Milliseconds timeout, bool in_process) {
+                                                            Milliseconds timeout, bool in_process,
+                                                            std::shared_ptr<Totals> totals) {
   MESHRUN_ASSIGN_OR_RETURN(const auto channel, rpc::MakeChannel("agent", environment.address, {}));
-  std::unique_ptr<DaemonAgent> agent(new DaemonAgent(environment, channel));
+  if (totals == nullptr) totals = std::make_shared<Totals>();
+  std::unique_ptr<DaemonAgent> agent(new DaemonAgent(environment, channel, std::move(totals)));
   MESHRUN_RETURN_IF_ERROR(agent->Register(timeout, in_process));
   return agent;
 }
 
 DaemonAgent::DaemonAgent(const AgentEnvironment& environment,
-                         const std::shared_ptr<grpc::Channel>& channel)
+                         const std::shared_ptr<grpc::Channel>& channel,
+                         std::shared_ptr<Totals> totals)
     : environment_(environment),
       agent_(v1::AgentService::NewStub(channel)),
       store_(v1::StoreService::NewStub(channel)),
       reports_(environment.report_socket),
+      totals_(std::move(totals)),
       calls_(fmt::format("the worker daemon at {}", environment.address), environment.token) {}
 
 DaemonAgent::~DaemonAgent() {
@@ -40,6 +44,8 @@ DaemonAgent::~DaemonAgent() {
   std::vector<std::thread> watchers;
   {
     MutexLock lock(mu_);
+    // Collectives that have not ended end with their world.
+    if (std::exchange(collectives_, false)) totals_->EndWait(meshrun::Clock::Real().SteadyNow());
     watchers.swap(watchers_);
   }
   for (std::thread& watcher : watchers) watcher.join();

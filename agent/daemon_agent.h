@@ -7,7 +7,6 @@
 //   next_generation.cc        the end of the work or of the generation, and checkpoints
 #pragma once
 
-#include <atomic>
 #include <memory>
 #include <optional>
 #include <set>
@@ -19,6 +18,7 @@
 #include "agent/calls.h"
 #include "agent/environment.h"
 #include "agent/report_socket.h"
+#include "agent/totals.h"
 #include "core/ids.h"
 #include "core/mutex.h"
 #include "meshrun/v1/agent_service.grpc.pb.h"
@@ -28,10 +28,11 @@ namespace meshrun::agent {
 
 class DaemonAgent : public Agent {
  public:
-  // Registers. Errors: as Agent::Connect.
+  // Registers. Errors: as Agent::Connect. Without `totals` the agent has its own.
   static absl::StatusOr<std::unique_ptr<Agent>> Connect(const AgentEnvironment& environment,
                                                         Milliseconds timeout,
-                                                        bool in_process = false);
+                                                        bool in_process = false,
+                                                        std::shared_ptr<Totals> totals = nullptr);
   ~DaemonAgent() override;
 
   const Assignment& assignment() const override { return assignment_; }
@@ -58,8 +59,8 @@ class DaemonAgent : public Agent {
   absl::Status RegisterGroup(std::string_view name, const std::vector<int>& ranks,
                              std::string_view backend) override;
   void Report(const Progress& progress) override;
-  void AddWaited(std::chrono::nanoseconds more) override { waited_ += more.count(); }
-  void AddSent(uint64_t bytes) override { sent_bytes_ += bytes; }
+  void SetCollectives(bool under_way, SteadyNanos at) override MESHRUN_EXCLUDES(mu_);
+  void AddSent(uint64_t bytes) override { totals_->AddSent(bytes); }
   absl::Status ReportReliably(const Progress& progress) override;
   void OnStop(std::function<void(std::string)> on_stop) override;
   void Watch(GenerationListener listener) override;
@@ -76,7 +77,8 @@ class DaemonAgent : public Agent {
   absl::StatusOr<std::optional<Checkpoint>> CommittedCheckpoint(std::string_view name) override;
 
  private:
-  DaemonAgent(const AgentEnvironment& environment, const std::shared_ptr<grpc::Channel>& channel);
+  DaemonAgent(const AgentEnvironment& environment, const std::shared_ptr<grpc::Channel>& channel,
+              std::shared_ptr<Totals> totals);
   absl::Status Register(Milliseconds timeout, bool in_process);
   // This process's place in the generation that follows, or why there is none.
   absl::StatusOr<AgentEnvironment> AwaitPlace(Milliseconds timeout);
@@ -122,14 +124,17 @@ class DaemonAgent : public Agent {
   std::unique_ptr<v1::AgentService::Stub> agent_;
   std::unique_ptr<v1::StoreService::Stub> store_;
   ReportSocket reports_;
-  std::atomic<int64_t> waited_{0};  // nanoseconds
-  std::atomic<uint64_t> sent_bytes_{0};
+  // The agents of later generations of this process have them too.
+  const std::shared_ptr<Totals> totals_;
   RandomIdSource ids_;
   Calls calls_;
   Mutex mu_;
   std::vector<std::thread> watchers_ MESHRUN_GUARDED_BY(mu_);
   CondVar wait_sent_;
   bool sending_wait_ MESHRUN_GUARDED_BY(mu_) = false;
+  // Collectives of this generation are under way, and whether anybody tells.
+  bool collectives_ MESHRUN_GUARDED_BY(mu_) = false;
+  bool tells_collectives_ MESHRUN_GUARDED_BY(mu_) = false;
   std::optional<WaitReport> waiting_ MESHRUN_GUARDED_BY(mu_);
   std::set<uint64_t> seen_verdicts_ MESHRUN_GUARDED_BY(mu_);
 };

@@ -1,4 +1,5 @@
 // What this rank reports: its progress, and what it waits for.
+#include <chrono>
 #include <optional>
 #include <utility>
 
@@ -28,9 +29,19 @@ v1::Progress ProgressOf(const Progress& progress) {
 
 void DaemonAgent::Report(const Progress& progress) {
   Progress with_wait = progress;
-  with_wait.waited_seconds = static_cast<double>(waited_.load()) * 1e-9;
-  if (const uint64_t bytes = sent_bytes_.load(); bytes > 0) with_wait.collective_bytes = bytes;
+  if (const auto waited = totals_->Waited(meshrun::Clock::Real().SteadyNow())) {
+    with_wait.waited_seconds = std::chrono::duration<double>(*waited).count();
+  }
+  if (const uint64_t bytes = totals_->Sent(); bytes > 0) with_wait.collective_bytes = bytes;
   reports_.Send(with_wait);
+}
+
+void DaemonAgent::SetCollectives(bool under_way, SteadyNanos at) {
+  const MutexLock lock(mu_);
+  if (!std::exchange(tells_collectives_, true)) totals_->KnowsCollectives();
+  if (under_way == collectives_) return;
+  collectives_ = under_way;
+  under_way ? totals_->BeginWait(at) : totals_->EndWait(at);
 }
 
 absl::Status DaemonAgent::ReportReliably(const Progress& progress) {

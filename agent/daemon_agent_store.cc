@@ -33,16 +33,12 @@ template <typename Request, typename Response>
 absl::Status DaemonAgent::WaitingCall(Method<Request, Response> method, Request request,
                                       Milliseconds timeout, Response* response,
                                       const std::stop_token& stop) {
-  auto counted = std::chrono::steady_clock::now();
+  const WaitScope waits(totals_);
   return AsTimeout(calls_.Run(
       After(timeout),
       [&](grpc::ClientContext& context, std::chrono::nanoseconds remaining) {
         *request.mutable_timeout() = ToProtoDuration(remaining);
-        const grpc::Status status = ((*store_).*method)(&context, request, response);
-        // Here, with the pause before: once the call is over this object may be gone.
-        const auto now = std::chrono::steady_clock::now();
-        AddWaited(now - std::exchange(counted, now));
-        return status;
+        return ((*store_).*method)(&context, request, response);
       },
       stop));
 }

@@ -48,11 +48,12 @@ absl::StatusOr<AgentEnvironment> DaemonAgent::AwaitPlace(Milliseconds timeout) {
 }
 
 absl::StatusOr<std::unique_ptr<Agent>> DaemonAgent::NextGeneration(Milliseconds timeout) {
+  const WaitScope waits(totals_);
   const auto until = After(timeout);
   MESHRUN_ASSIGN_OR_RETURN(const AgentEnvironment place, AwaitPlace(timeout));
   const auto left =
       std::chrono::duration_cast<Milliseconds>(until - std::chrono::steady_clock::now());
-  auto next = Connect(place, std::max(left, Milliseconds(1000)), /*in_process=*/true);
+  auto next = Connect(place, std::max(left, Milliseconds(1000)), /*in_process=*/true, totals_);
   // That one is over, too: the next call finds the one that follows.
   if (absl::IsFailedPrecondition(next.status())) {
     return absl::DeadlineExceededError(std::string(next.status().message()));

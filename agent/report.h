@@ -22,7 +22,7 @@ struct Progress {
   std::optional<double> loss;
   std::map<std::string, double> metrics;
   std::string note;
-  // In all; Agent::Report fills both in.
+  // In all since this process began; Agent::Report fills them in where it knows them.
   std::optional<double> waited_seconds;
   std::optional<uint64_t> collective_bytes;
   // In all, since this process began to count: samples that it has trained on, and seconds in which

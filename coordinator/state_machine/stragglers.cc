@@ -91,6 +91,7 @@ std::vector<Stragglers::Pace> Stragglers::Paces(const Watch& watch) const {
     const double steps = static_cast<double>(rank.last.step - rank.first->step);
     const double took = rank.last.at - rank.first->at;
     const double waited = any_waits ? *rank.last.waited - *rank.first->waited : 0;
+    if (waited > (1 + kBeyond) * took) continue;
     paces.push_back({static_cast<int>(i), std::max(took - waited, 0.0) / steps, took / steps});
   }
   return paces;
@@ -113,7 +114,7 @@ void Stragglers::Judge(Job& job, Watch& watch) {
   bool recovered = false;
   for (const Pace& pace : paces) {
     Rank& rank = watch.ranks[pace.rank];
-    const bool slow = pace.computes > median + excess;
+    const bool slow = median > 0 && pace.computes > median + excess;
     rank.slow = slow ? rank.slow + 1 : 0;
     rank.fine = slow ? 0 : rank.fine + 1;
     if (!rank.named && rank.slow >= kWindows) {

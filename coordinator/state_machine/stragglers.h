@@ -4,12 +4,14 @@
 // says for how long its rank has waited for others (Progress.waited_seconds): what is left of a
 // step is what the rank computes. A rank that waits is fast, and never accused. Where no rank says
 // how long it waits, the lengths of the steps alone are compared; where some do, the others are not
-// judged.
+// judged. Nor is a rank judged, or compared with, that says it has waited for longer than its steps
+// took: a program may count a moment twice, or on threads beside the training.
 //
 // A window ends when each rank that reports has done kSteps steps, and kLeast has passed. A rank is
 // slow in a window if its compute time exceeds the median of all ranks by more than each of these:
 // half of the median, six standard deviations (estimated from the median deviation), a fifth of the
-// step, and kFloorSeconds. kWindows slow windows in a row name the rank, and as many other windows
+// step, and kFloorSeconds. Where the median is 0 no rank is slow: most do nothing but wait, so there
+// is no pace to keep. kWindows slow windows in a row name the rank, and as many other windows
 // in a row clear it. Both are events, and Job.stragglers lists the named ranks. All times come from
 // the clock of the rank's own host.
 //
@@ -38,6 +40,9 @@ class Stragglers {
   static constexpr double kOfDeviation = 6 * 1.4826;
   static constexpr double kOfStep = 0.2;
   static constexpr double kFloorSeconds = 0.001;
+  // Share of the time of the steps by which the waits may exceed it, since a total is read a moment
+  // before the step's time.
+  static constexpr double kBeyond = 0.05;
 
   Stragglers(Context& context, JobTable& jobs) : context_(context), jobs_(jobs) {}
 

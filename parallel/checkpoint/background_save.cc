@@ -7,6 +7,7 @@
 #include <thread>
 #include <utility>
 
+#include "agent/background.h"
 #include "core/mutex.h"
 #include "core/text.h"
 #include "fmt/format.h"
@@ -213,7 +214,10 @@ BackgroundSave::BackgroundSave(SaveTask task, const MakeMeeting& make_meeting)
   // The one that can do without the other first.
   std::thread([state = state_] { state->watch(); }).detach();
   try {
-    std::thread([state = state_] { state->run(); }).detach();
+    std::thread([state = state_] {
+      const agent::InBackground background;
+      state->run();
+    }).detach();
   } catch (...) {
     const MutexLock lock(state_->mu);
     state_->has_left = true;

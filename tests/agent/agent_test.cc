@@ -425,8 +425,8 @@ TEST_F(AgentTest, ReportsAreDatagramsThatNeverBlock) {
   std::strcpy(address.sun_path, (directory_ / "r3.sock").c_str());
   ASSERT_EQ(::bind(socket.get(), reinterpret_cast<sockaddr*>(&address), sizeof(address)), 0);
   Agent& agent = Connect();
-  agent.AddWaited(std::chrono::milliseconds(200));
-  agent.AddWaited(std::chrono::milliseconds(50));
+  agent.SetCollectives(true, std::chrono::milliseconds(200));
+  agent.SetCollectives(false, std::chrono::milliseconds(450));
   agent.Report({.step = 12, .loss = 0.5, .metrics = {{"lr", 0.001}}, .note = "a \"b\""});
   char buffer[1024];
   const ssize_t n = ::recv(socket.get(), buffer, sizeof(buffer), 0);

@@ -1,16 +1,24 @@
 // A process that lives on from one generation into the next, and the job's checkpoint right, as its
 // agent tells them; the daemon is the test's.
 #include <gmock/gmock.h>
+#include <google/protobuf/util/json_util.h>
 #include <gtest/gtest.h>
+#include <sys/socket.h>
+#include <sys/un.h>
 
+#include <chrono>
+#include <cstring>
 #include <future>
 #include <memory>
 #include <optional>
 #include <set>
 #include <string>
+#include <thread>
 #include <utility>
 
+#include "agent/background.h"
 #include "agent/daemon_agent.h"
+#include "core/os/fd.h"
 #include "tests/agent/support/fake_daemon.h"
 #include "tests/worker/support/processes.h"
 
@@ -26,13 +34,35 @@ class NextGenerationTest : public ::testing::Test {
   NextGenerationTest() {
     const std::string address = "unix:" + (directory_ / "agent.sock");
     server_ = Serve(daemon_, address);
-    auto agent = DaemonAgent::Connect(
-        {.address = address, .job_id = "job", .generation = 2, .rank = 3, .token = kToken}, kLong);
+    sockaddr_un reports = {};
+    reports.sun_family = AF_UNIX;
+    std::strcpy(reports.sun_path, (directory_ / "r3.sock").c_str());
+    EXPECT_EQ(::bind(socket_.get(), reinterpret_cast<sockaddr*>(&reports), sizeof(reports)), 0);
+    auto agent = DaemonAgent::Connect({.address = address,
+                                       .job_id = "job",
+                                       .generation = 2,
+                                       .rank = 3,
+                                       .token = kToken,
+                                       .report_socket = directory_ / "r3.sock"},
+                                      kLong);
     EXPECT_TRUE(agent.ok()) << agent.status();
     agent_ = *std::move(agent);
   }
 
+  // What a report of the agent tells.
+  v1::Progress Told(Agent& agent) {
+    agent.Report({.step = 1});
+    char buffer[1024];
+    const ssize_t n = ::recv(socket_.get(), buffer, sizeof(buffer), MSG_DONTWAIT);
+    v1::Progress told;
+    EXPECT_TRUE(n > 0 && google::protobuf::util::JsonStringToMessage(
+                             std::string(buffer, static_cast<size_t>(n)), &told)
+                             .ok());
+    return told;
+  }
+
   testing::TemporaryDirectory directory_;
+  os::UniqueFd socket_{::socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0)};
   FakeDaemon daemon_;
   std::unique_ptr<grpc::Server> server_;
   std::unique_ptr<Agent> agent_;
@@ -53,6 +83,57 @@ TEST_F(NextGenerationTest, FindsThePlaceOfThisProcessInTheGenerationThatHolds) {
   EXPECT_EQ((*next)->assignment().generation, 4u);
   EXPECT_EQ((*next)->assignment().rank, 1);
   EXPECT_TRUE(daemon_.in_process(4));
+}
+
+// The process is the same: what it has sent and waited goes on, and it waits for its generation.
+TEST_F(NextGenerationTest, TotalsOfTheProcessGoOnInItsNextGeneration) {
+  agent_->SetCollectives(true, std::chrono::seconds(1));
+  agent_->SetCollectives(false, std::chrono::seconds(3));
+  agent_->AddSent(1000);
+  EXPECT_EQ(Told(*agent_).waited_seconds(), 2);
+  // Never told to have ended: it ends with its world.
+  agent_->SetCollectives(true, meshrun::Clock::Real().SteadyNow());
+  constexpr Milliseconds kNone(200);
+  const auto begin = std::chrono::steady_clock::now();
+  EXPECT_FALSE(agent_->NextGeneration(kNone).ok());
+  daemon_.Begin(4);
+  auto next = agent_->NextGeneration(kLong);
+  ASSERT_TRUE(next.ok()) << next.status();
+  agent_.reset();
+  const v1::Progress first = Told(**next);
+  EXPECT_EQ(first.collective_bytes(), 1000u);
+  EXPECT_GE(first.waited_seconds(), 2.2);
+  EXPECT_EQ(Told(**next).waited_seconds(), first.waited_seconds()) << "nothing waits any more";
+  (*next)->SetCollectives(true, meshrun::Clock::Real().SteadyNow());
+  (*next)->AddSent(24);
+  (*next)->SetCollectives(false, meshrun::Clock::Real().SteadyNow());
+  const v1::Progress last = Told(**next);
+  EXPECT_EQ(last.collective_bytes(), 1024u);
+  const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
+  EXPECT_LE(last.waited_seconds(), 2 + took.count());
+}
+
+TEST_F(NextGenerationTest, CallsOfSeveralThreadsWaitForEachMomentOnce) {
+  agent_->SetCollectives(false, meshrun::Clock::Real().SteadyNow());
+  const auto begin = std::chrono::steady_clock::now();
+  const auto wait = [&](const std::string& barrier, Milliseconds timeout) {
+    EXPECT_FALSE(agent_->Barrier(barrier, {}, timeout).ok());
+  };
+  std::thread background([&] {
+    const InBackground beside;
+    wait("never", Milliseconds(900));
+  });
+  std::thread other([&] { wait("never", Milliseconds(300)); });
+  agent_->SetCollectives(true, meshrun::Clock::Real().SteadyNow());
+  wait("never", Milliseconds(300));
+  agent_->SetCollectives(false, meshrun::Clock::Real().SteadyNow());
+  other.join();
+  const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
+  const double waited = Told(*agent_).waited_seconds();
+  EXPECT_GE(waited, 0.25);
+  EXPECT_LE(waited, took.count());
+  background.join();
+  EXPECT_EQ(Told(*agent_).waited_seconds(), waited) << "the training did not wait for that";
 }
 
 // The news of what ended the generation are lost with the coordinator that had them.

@@ -58,7 +58,8 @@ std::string RankCurve::Add(const v1::Progress& report, WallNanos now) {
       AddValue("meshrun/step_seconds", seconds / static_cast<double>(steps), &event);
       if (report.has_waited_seconds() && waited_seconds_ && seconds > 0) {
         const double waited = report.waited_seconds() - *waited_seconds_;
-        AddValue("meshrun/waited_share", std::clamp(waited / seconds, 0.0, 1.0), &event);
+        // A total that falls has begun anew: what was waited meanwhile is not known.
+        if (waited >= 0) AddValue("meshrun/waited_share", std::min(waited / seconds, 1.0), &event);
       }
     }
     step_at_nanos_ = report.step_at_nanos();

@@ -64,9 +64,9 @@ export function waitShares(before, after) {
   const shares = new Map();
   for (const [number, now] of after) {
     const then = before.get(number);
-    if (!then || now.waited === undefined || then.waited === undefined || !(now.at > then.at))
-      continue;
-    shares.set(number, Math.min(1, Math.max(0, (now.waited - then.waited) / (now.at - then.at))));
+    // A total that falls is that of another process.
+    if (!then || !(now.waited >= then.waited) || !(now.at > then.at)) continue;
+    shares.set(number, Math.min(1, (now.waited - then.waited) / (now.at - then.at)));
   }
   return shares;
 }

@@ -9,6 +9,7 @@
 #include <thread>
 #include <utility>
 
+#include "core/clock.h"
 #include "core/mutex.h"
 #include "parallel/base/process.h"
 
@@ -76,13 +77,14 @@ class AgentWatch final : public PeerWatch {
     };
     news.on_verdict = [outlet = outlet_](const WaitVerdict& verdict) { outlet->tell(verdict); };
     thread_ = std::thread([this] { run(); });
+    agent_->SetCollectives(false, Clock::Real().SteadyNow());
     outlet_->open(std::move(listener), [&] { agent_->Watch(std::move(news)); });
   }
   void report(const WaitReport& report) override { set_blocked(report); }
   bool sees_ends() const override { return true; }
   void withdraw(int) override { set_blocked(std::nullopt); }
-  void under_way(SteadyNanos total, int64_t sent_bytes) override {
-    agent_->AddWaited(total - std::exchange(under_way_, total));
+  void under_way(bool any, SteadyNanos at, int64_t sent_bytes) override {
+    if (std::exchange(any_, any) != any) agent_->SetCollectives(any, at);
     agent_->AddSent(static_cast<uint64_t>(sent_bytes - std::exchange(sent_bytes_, sent_bytes)));
   }
 
@@ -143,7 +145,7 @@ class AgentWatch final : public PeerWatch {
   const std::shared_ptr<Outlet> outlet_ = std::make_shared<Outlet>();
   std::thread thread_;
   // The engine's lock guards both.
-  SteadyNanos under_way_{0};
+  bool any_ = false;
   int64_t sent_bytes_ = 0;
   Mutex mu_;
   CondVar changed_;

@@ -8,6 +8,7 @@
 #include <thread>
 #include <utility>
 
+#include "agent/background.h"
 #include "core/mutex.h"
 #include "fmt/format.h"
 #include "parallel/base/no_names.h"
@@ -175,6 +176,8 @@ class StoreAddressBook::Impl {
   };
 
   void run(Thread& self) {
+    // An operation that needs an answer is under way itself.
+    const agent::InBackground background;
     std::optional<Reader> reader;
     MutexLock lock(mu_);
     while (!stopping_ && !open_.empty()) {

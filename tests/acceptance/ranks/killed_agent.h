@@ -74,7 +74,9 @@ class KilledAgent : public agent::Agent {
   absl::Status ReportReliably(const agent::Progress& progress) override {
     return agent_->ReportReliably(progress);
   }
-  void AddWaited(std::chrono::nanoseconds more) override { agent_->AddWaited(more); }
+  void SetCollectives(bool under_way, SteadyNanos at) override {
+    agent_->SetCollectives(under_way, at);
+  }
   void AddSent(uint64_t bytes) override { agent_->AddSent(bytes); }
   void OnStop(std::function<void(std::string)> on_stop) override {
     agent_->OnStop(std::move(on_stop));

@@ -245,6 +245,30 @@ TEST_F(StragglersTest, ARankWhoseWaitIsCountedAnewIsNotAccused) {
   EXPECT_THAT(Named(), ElementsAre(2)) << "the one that the others wait for";
 }
 
+// Rank 1 says that it has waited for 11.5 s in 9.7 s: what is left of its steps is not known.
+TEST_F(StragglersTest, ARankThatWaitsForLongerThanItsStepsTakeIsNoMeasure) {
+  Run(2);
+  Report();
+  for (int window = 0; window < 10; ++window) {
+    for (int64_t step = 0; step < Stragglers::kSteps; ++step) {
+      StepTogether({1, 1});
+      ranks_[1].waited += 1.2;
+    }
+    h.Advance(seconds(1));
+    Report();
+  }
+  EXPECT_THAT(Named(), IsEmpty());
+}
+
+TEST_F(StragglersTest, WhereMostRanksOnlyWaitThereIsNoPaceToKeep) {
+  Run(3);
+  Report();
+  Windows(10, {1, 0, 0});
+  EXPECT_THAT(Named(), IsEmpty());
+  Windows(3, {3, 1, 1});
+  EXPECT_THAT(Named(), ElementsAre(0));
+}
+
 TEST_F(StragglersTest, AnotherGenerationHasNoneYet) {
   v1::JobSpec spec = MakeSpec(3, 1);
   spec.set_max_restarts(1);

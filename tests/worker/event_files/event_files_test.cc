@@ -138,6 +138,21 @@ TEST(RankCurveTest, ALaterStepTellsHowLongStepsTakeAndHowMuchIsWaited) {
   EXPECT_EQ(Values(Parse(curve.Add(at(3, 111, 3.0), kNow)).back())["meshrun/step_seconds"], 1.0f);
 }
 
+TEST(RankCurveTest, ATotalOfWaitingThatBeginsAnewIsNoShare) {
+  RankCurve curve;
+  const auto at = [](int64_t step, double waited) {
+    v1::Progress report;
+    report.set_step(step);
+    report.set_step_at_nanos(step * 1'000'000'000);
+    report.set_waited_seconds(waited);
+    return report;
+  };
+  curve.Add(at(1, 3.0), kNow);
+  EXPECT_THAT(Values(Parse(curve.Add(at(2, 0.5), kNow)).back()),
+              ElementsAre(Pair("meshrun/step_seconds", 1.0f)));
+  EXPECT_EQ(Values(Parse(curve.Add(at(3, 0.75), kNow)).back())["meshrun/waited_share"], 0.25f);
+}
+
 TEST(RankCurveTest, AReportThatIsSentTwiceIsOnePoint) {
   RankCurve curve;
   EXPECT_NE(curve.Add(Report(40, 0.5), kNow), "");

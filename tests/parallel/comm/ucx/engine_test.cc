@@ -738,16 +738,66 @@ class TestWatch final : public PeerWatch {
   struct Seen {
     Listener listener;
     bool stopped = false;
+    // Whether operations are under way, and since when, in the order of the calls.
+    std::vector<std::pair<bool, SteadyNanos>> under_way;
   };
   explicit TestWatch(Seen& seen) : seen_(seen) {}
   void start(Listener listener) override { seen_.listener = std::move(listener); }
   void report(const WaitReport&) override {}
   void withdraw(int) override {}
+  void under_way(bool any, SteadyNanos at, int64_t) override {
+    if (seen_.under_way.empty() || seen_.under_way.back().first != any)
+      seen_.under_way.emplace_back(any, at);
+  }
   void stop() override { seen_.stopped = true; }
 
  private:
   Seen& seen_;
 };
+
+// The rank that comes last has waited least: that tells a slow rank from those that wait for it.
+TEST_F(EngineTest, TheWatchHearsWhenTheFirstOperationBeginsAndTheLastHasEnded) {
+  start(2);
+  TestWatch::Seen seen;
+  Engine::Options options;
+  options.dump = [](const std::string&) {};
+  options.watch = std::make_unique<TestWatch>(seen);
+  const auto engine = Engine::start(network_.create_transport(), std::move(options));
+  std::shared_ptr<Group> group, other;
+  const auto book = [&] { return std::make_unique<StoreBook>(store_, "w"); };
+  ASSERT_EQ(engine->join(config_of("watched", 0, 2), book(), &group), std::nullopt);
+  ASSERT_EQ(ranks_[1].engine->join(config_of("watched", 1, 2), book(), &other), std::nullopt);
+  const auto look = [&] {
+    engine->counters();  // behind the call that ended them
+    return seen.under_way;
+  };
+  EXPECT_TRUE(look().empty());
+  const SteadyNanos begin = Clock::Real().SteadyNow();
+  // Two at once are no more than one.
+  const auto first = group->submit(barrier(Drive::kCaller));
+  const auto second = group->submit(barrier(Drive::kThread));
+  ASSERT_EQ(look().size(), 1u);
+  EXPECT_TRUE(look()[0].first);
+  EXPECT_GE(look()[0].second, begin);
+  const SteadyNanos come = Clock::Real().SteadyNow();
+  std::thread late([&] {
+    for (int i = 0; i < 2; ++i) EXPECT_TRUE(other->wait(*other->submit(barrier(Drive::kCaller))));
+  });
+  EXPECT_TRUE(group->wait(*first));
+  EXPECT_TRUE(group->wait(*second));
+  late.join();
+  ASSERT_EQ(look().size(), 2u);
+  EXPECT_FALSE(look()[1].first);
+  EXPECT_GE(look()[1].second, come);
+  // One that fails has ended, too.
+  const auto lost = group->submit(barrier(Drive::kCaller));
+  EXPECT_EQ(look().size(), 3u);
+  seen.listener(PeerLost{1, "killed by SIGKILL"});
+  EXPECT_TRUE(group->wait(*lost));
+  EXPECT_TRUE(lost->failure());
+  ASSERT_EQ(look().size(), 4u);
+  EXPECT_FALSE(look()[3].first);
+}
 
 TEST_F(EngineTest, TheDeathOfARankEndsAWait) {
   start(2);

@@ -46,26 +46,6 @@ TEST(ExecutorTest, ABarrierWaitsForTheLastRank) {
   EXPECT_TRUE(second->is_done());
 }
 
-// The rank that comes last has waited least: that tells a slow rank from those that wait for it.
-TEST(ExecutorTest, TimeCountsWhileOperationsAreUnderWay) {
-  using std::chrono::seconds;
-  Simulation ranks(2, options());
-  ranks.add_world();
-  for (int step = 1; step <= 3; ++step) {
-    ranks.submit(0, "world", barrier_spec());
-    // Two at once are no more than one.
-    ranks.submit(0, "world", barrier_spec());
-    ranks.settle();
-    ranks.clock.Advance(seconds(2));
-    ranks.submit(1, "world", barrier_spec());
-    ranks.submit(1, "world", barrier_spec());
-    ranks.settle();
-    EXPECT_EQ(ranks.executor(0).under_way(), step * seconds(2));
-    EXPECT_EQ(ranks.executor(1).under_way(), seconds(0));
-    ranks.clock.Advance(seconds(5));
-  }
-}
-
 TEST(ExecutorTest, SendsAndReceivesMeetInAnyOrder) {
   for (uint64_t seed = 0; seed < 20; ++seed) {
     Simulation ranks(2, options(seed));

@@ -15,7 +15,16 @@ thread_local int running = 0;
 
 }  // namespace
 
+void Engine::Impl::tell_under_way() {
+  if (watch_ == nullptr) return;
+  const bool any = !is_broken_ && executor_->has_unfinished();
+  if (std::exchange(told_any_, any) == any) return;
+  // An operation begins at a time that the executor has just read.
+  watch_->under_way(any, any ? executor_->now() : clock_.SteadyNow(), executor_->sent_bytes());
+}
+
 void Engine::Impl::defer() {
+  tell_under_way();
   const size_t ended = deferred_.finished.size();
   deferred_.append(executor_->take());
   has_deferred_ = has_deferred_ || !deferred_.empty();
@@ -28,12 +37,14 @@ bool Engine::Impl::has_actions() const {
 }
 
 Actions Engine::Impl::collect() {
+  tell_under_way();
   if (!has_actions()) return {};
   Actions actions = executor_->take();
   const bool is_whole = changes([&]() MESHRUN_REQUIRES(mu_) {
     if (!actions.finished.empty() && parked_callers_ > 0) callers_cv_.NotifyAll();
-    if (!actions.finished.empty() && watch_ != nullptr)
-      watch_->under_way(executor_->under_way(), executor_->sent_bytes());
+    // Bytes of operations that have ended beside others.
+    if (!actions.finished.empty() && told_any_)
+      watch_->under_way(true, executor_->now(), executor_->sent_bytes());
     if (std::exchange(has_deferred_, false)) actions.append(deferred_.take());
     if (actions.seldom != nullptr) {
       std::vector<Actions::LookUp>& look_ups = actions.seldom->look_ups;
@@ -69,6 +80,7 @@ void Engine::Impl::break_down(const char* what) noexcept {
   } catch (...) {
     // Whoever waits looks at is_broken_.
   }
+  tell_under_way();
   thread_rest_ = Rest::kNone;
   callers_cv_.NotifyAll();
   thread_cv_.NotifyOne();

@@ -142,6 +142,8 @@ class Engine::Impl {
   // unlocking that follows a call which moves the executor.
   Actions collect() MESHRUN_REQUIRES(mu_);
   bool has_actions() const MESHRUN_REQUIRES(mu_);
+  // The watch hears when the first operation begins, and when the last one has ended.
+  void tell_under_way() MESHRUN_REQUIRES(mu_);
   // An exception has left the executor: memory ran out, most often. What it was about to change is
   // half changed, so all operations end (kTransport), later ones too, and the executor is kept for
   // ever. The progress thread runs the callbacks.
@@ -256,6 +258,7 @@ class Engine::Impl {
   // For the watch.
   const std::shared_ptr<std::atomic<int>> running_callbacks_ =
       std::make_shared<std::atomic<int>>(0);
+  bool told_any_ MESHRUN_GUARDED_BY(mu_) = false;
   BlockedThread* blocked_threads_ MESHRUN_GUARDED_BY(mu_) = nullptr;
   SteadyNanos next_report_ MESHRUN_GUARDED_BY(mu_){0};
   std::optional<WaitReport> reported_ MESHRUN_GUARDED_BY(mu_);

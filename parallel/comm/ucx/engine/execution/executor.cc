@@ -114,7 +114,6 @@ std::shared_ptr<Operation> Executor::submit(uint32_t number, Spec&& spec,
   operation->record.submitted = now_;
   operation->ticket = g.recorder.put(operation->record);
   ++counters_.operations;
-  count_time();
   ++unfinished_;
   if (operation->drive == Drive::kThread) ++unfinished_for_thread_;
   if constexpr (kIsCollective) {

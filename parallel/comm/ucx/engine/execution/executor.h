@@ -110,9 +110,6 @@ class Executor : private StepScheduler::Listener {
   // It may be too early, never too late.
   std::optional<SteadyNanos> next_deadline() const;
   bool has_unfinished() const { return unfinished_ > 0; }
-  // For how long in all operations have been under way, until the last one began or ended. This
-  // rank waits then, if only while it computes something else too.
-  SteadyNanos under_way() const { return under_way_; }
   // Whether any with Drive::kThread is.
   bool has_unfinished_for_thread() const { return unfinished_for_thread_ > 0; }
   void set_drive(Operation& operation, Drive drive);
@@ -166,8 +163,6 @@ class Executor : private StepScheduler::Listener {
   void wrong_length(RunningOperation& operation, const Request& request);
   void finish_if_done(RunningOperation& operation);
   void end_operation(RunningOperation& operation, std::optional<Failure> failure, int source = -1);
-  // Before `unfinished_` changes.
-  void count_time();
 
   // executor_events.cc: what comes from outside, and what fails for it.
   void control_received(const ControlMessage& message);
@@ -186,7 +181,6 @@ class Executor : private StepScheduler::Listener {
   uint32_t last_group_ = 0;
   int unfinished_ = 0;
   int unfinished_for_thread_ = 0;
-  SteadyNanos under_way_{0}, counted_until_{0};
   bool closed_ = false;
   Completions completions_;
 

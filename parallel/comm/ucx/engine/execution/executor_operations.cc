@@ -120,13 +120,6 @@ void Executor::finish_if_done(RunningOperation& operation) {
   end_operation(operation, std::nullopt, source);
 }
 
-void Executor::count_time() {
-  // A round keeps the time of its beginning.
-  const SteadyNanos now = std::max(now_, counted_until_);
-  if (unfinished_ > 0) under_way_ += now - counted_until_;
-  counted_until_ = now;
-}
-
 void Executor::end_operation(RunningOperation& operation, std::optional<Failure> failure,
                              int source) {
   const OperationPtr self = operation.shared_from_this();
@@ -134,7 +127,6 @@ void Executor::end_operation(RunningOperation& operation, std::optional<Failure>
   if (failure) requests_.cancel_receives(operation);
   enter(operation, failure ? OperationState::kFailed : OperationState::kDone);
   operation.group = nullptr;
-  count_time();
   --unfinished_;
   if (operation.drive == Drive::kThread) --unfinished_for_thread_;
   steps_.forget(operation);

@@ -51,9 +51,9 @@ class PeerWatch {
   // the report changes. Never waits, not even for a lock that is held while `listener` runs: the
   // engine calls it under its own lock.
   virtual void report(const WaitReport& report) = 0;
-  // For how long in all this rank has had operations under way, and how many bytes in all it has
-  // sent. As report(); often.
-  virtual void under_way(SteadyNanos, int64_t /*sent_bytes*/) {}
+  // Whether this rank has operations under way since `at`, and how many bytes in all it has sent.
+  // As report(); often.
+  virtual void under_way(bool /*any*/, SteadyNanos /*at*/, int64_t /*sent_bytes*/) {}
   // The last report does not hold any more. As report().
   virtual void withdraw(int world_rank) = 0;
   // Each rank's end comes to be known, with how it ended: as PeerLost or PeerLeft, soon after it.
