@@ -6,8 +6,10 @@
 #include <algorithm>
 #include <chrono>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
+#include <utility>
 
 #include "client/cli/context.h"
 #include "client/render/style.h"
@@ -46,24 +48,27 @@ absl::StatusOr<JobTrace> Collect(Client& client, const std::string& name, int st
   return MakeTrace(answer.job(), records, events, steps);
 }
 
-// A job that is about to run has no record yet.
-bool MayRunSoon(Client& client, const std::string& name) {
-  const auto answer = client.Get(name);
-  return answer.ok() && !HasEnded(answer->job().state());
-}
-
-// Until the job has reported enough steps whose collectives are all known.
+// Until the job has reported enough steps whose collectives are all known, or has ended.
 absl::StatusOr<JobTrace> CollectEnough(Client& client, const TraceFlags& flags,
                                        std::chrono::nanoseconds patience) {
   const auto until = std::chrono::steady_clock::now() + patience;
+  const int steps = static_cast<int>(flags.steps);
+  // What its ranks kept when they were asked last: they keep nothing beyond their end.
+  std::optional<JobTrace> before;
   while (true) {
-    auto trace = Collect(client, flags.job, static_cast<int>(flags.steps));
+    auto trace = Collect(client, flags.job, steps);
     const bool over = std::chrono::steady_clock::now() >= until;
     if (trace.ok()) {
-      const bool enough = trace->complete && trace->steps >= static_cast<int>(flags.steps);
+      const bool enough = trace->complete && trace->steps >= steps;
       if (over || enough || !trace->may_grow) return trace;
-    } else if (over || !absl::IsFailedPrecondition(trace.status()) ||
-               !MayRunSoon(client, flags.job)) {
+      if (!before || !HasLost(*trace, *before)) before = *std::move(trace);
+    } else if (absl::IsFailedPrecondition(trace.status())) {
+      // A job that is about to run has no record yet.
+      const auto now = client.Get(flags.job);
+      if (!now.ok()) return now.status();
+      if (HasEnded(now->job().state())) return TraceOfEnded(now->job(), std::move(before), steps);
+      if (over) return trace.status();
+    } else {
       return trace;
     }
     std::this_thread::sleep_for(kAskAgain);

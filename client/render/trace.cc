@@ -11,6 +11,8 @@
 #include <set>
 #include <utility>
 
+#include "client/render/report.h"
+#include "client/render/style.h"
 #include "client/render/trace_writer.h"
 #include "core/flight_record/flight_record.h"
 #include "core/json/json.h"
@@ -339,6 +341,7 @@ void WriteGroups(const RankTimes& rank, JobTrace* trace, TraceWriter* writer) {
 JobTrace MakeTrace(const v1::Job& job, const std::vector<v1::GetFlightRecordsResponse>& records,
                    const std::vector<v1::ClusterEvent>& events, int steps) {
   JobTrace trace;
+  trace.generation = job.generation();
   std::vector<RankTimes> ranks;
   for (const v1::GetFlightRecordsResponse& answer : records) {
     const v1::FlightRecord& record = answer.record();
@@ -396,6 +399,29 @@ JobTrace MakeTrace(const v1::Job& job, const std::vector<v1::GetFlightRecordsRes
                        {"notes", trace.notes}}}};
   trace.json = json.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
   return trace;
+}
+
+bool HasLost(const JobTrace& now, const JobTrace& before) {
+  if (now.generation != before.generation) return false;
+  return now.ranks < before.ranks || now.steps < before.steps ||
+         (now.last_step == before.last_step && now.collectives < before.collectives);
+}
+
+absl::StatusOr<JobTrace> TraceOfEnded(const v1::Job& job, std::optional<JobTrace> before,
+                                      int steps) {
+  if (!before || (before->steps == 0 && before->collectives == 0)) {
+    return absl::FailedPreconditionError(fmt::format(
+        "job {} is {}, so that there is nothing to trace: ranks keep their steps and collectives "
+        "while they run; ask while it runs",
+        job.job_id(), StateName(job.state())));
+  }
+  std::string note = fmt::format("job {} ended after {} of {}", job.job_id(), before->steps,
+                                 Count(static_cast<size_t>(steps), "step"));
+  before->notes.push_back(note);
+  Json json = Json::parse(before->json);
+  json["otherData"]["notes"].push_back(std::move(note));
+  before->json = json.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
+  return *std::move(before);
 }
 
 }  // namespace meshrun::client

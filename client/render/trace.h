@@ -11,9 +11,11 @@
 // coordinator's by heartbeats (FlightRecord.clock): that puts the ranks on one axis.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "absl/status/statusor.h"
 #include "meshrun/v1/job.pb.h"
 #include "meshrun/v1/job_service.pb.h"
 
@@ -21,6 +23,7 @@ namespace meshrun::client {
 
 struct JobTrace {
   std::string json;
+  uint64_t generation = 0;
   // Steps that every rank with steps has in the trace; none: no rank reports steps.
   int64_t first_step = 0;
   int64_t last_step = -1;
@@ -44,5 +47,13 @@ struct JobTrace {
 // steps, all that they have kept.
 JobTrace MakeTrace(const v1::Job& job, const std::vector<v1::GetFlightRecordsResponse>& records,
                    const std::vector<v1::ClusterEvent>& events, int steps);
+
+// `now` shows less than `before` did: ranks have ended since.
+bool HasLost(const JobTrace& now, const JobTrace& before);
+
+// The trace of a job that ended while `steps` steps were waited for: `before`, with a note.
+// FAILED_PRECONDITION where there is none.
+absl::StatusOr<JobTrace> TraceOfEnded(const v1::Job& job, std::optional<JobTrace> before,
+                                      int steps);
 
 }  // namespace meshrun::client

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "core/proto_time.h"
 
@@ -274,6 +275,44 @@ TEST(TraceTest, WhatIsMissingIsSaid) {
                                        HasSubstr("rank 0 has no collectives: its record holds")));
   EXPECT_EQ(trace.ranks, 3);
   EXPECT_EQ(trace.steps, 2);
+}
+
+TEST(TraceTest, AJobThatEndsWhileStepsAreWaitedForLeavesWhatItsRanksKept) {
+  v1::Job job = Job(2);
+  job.set_state(v1::JOB_STATE_SUCCEEDED);
+  const JobTrace before =
+      MakeTrace(job, {Rank(0, 0, 25, Json::array()), Rank(1, 0, 25, Json::array())}, {}, 50);
+  const auto trace = TraceOfEnded(job, before, 50);
+  ASSERT_TRUE(trace.ok()) << trace.status();
+  ASSERT_EQ(trace->notes.size(), before.notes.size() + 1);
+  EXPECT_EQ(trace->notes.back(), "job geoid-a ended after 24 of 50 steps");
+  EXPECT_EQ(Json::parse(trace->json)["otherData"]["notes"], Json(trace->notes));
+  EXPECT_EQ(Events(*trace, "step"), Events(before, "step"));
+}
+
+TEST(TraceTest, AJobThatEndedBeforeIsSaidToHaveNothingToTrace) {
+  v1::Job job = Job(1);
+  job.set_state(v1::JOB_STATE_SUCCEEDED);
+  for (const std::optional<JobTrace>& before : {std::optional<JobTrace>(), {JobTrace()}}) {
+    const auto trace = TraceOfEnded(job, before, 5);
+    EXPECT_EQ(trace.status().code(), absl::StatusCode::kFailedPrecondition);
+    EXPECT_EQ(trace.status().message(),
+              "job geoid-a is SUCCEEDED, so that there is nothing to trace: ranks keep their steps "
+              "and collectives while they run; ask while it runs");
+  }
+}
+
+TEST(TraceTest, RanksThatEndTakeNothingFromAnEarlierTraceOfTheirGeneration) {
+  v1::Job job = Job(2);
+  const JobTrace both =
+      MakeTrace(job, {Rank(0, 0, 9, Json::array()), Rank(1, 0, 9, Json::array())}, {}, 50);
+  const JobTrace one = MakeTrace(job, {Rank(0, 0, 9, Json::array())}, {}, 50);
+  const JobTrace more =
+      MakeTrace(job, {Rank(0, 0, 10, Json::array()), Rank(1, 0, 10, Json::array())}, {}, 50);
+  EXPECT_TRUE(HasLost(one, both));
+  EXPECT_FALSE(HasLost(more, both));
+  job.set_generation(2);
+  EXPECT_FALSE(HasLost(MakeTrace(job, {Rank(0, 0, 2, Json::array())}, {}, 50), both));
 }
 
 }  // namespace
