@@ -27,6 +27,14 @@ nanoseconds TimeoutOf(const Request& request, nanoseconds otherwise) {
                                : otherwise;
 }
 
+bool HasEnded(const v1::RankStatus& rank) {
+  return rank.state() == v1::RANK_STATE_EXITED || rank.state() == v1::RANK_STATE_LOST;
+}
+
+std::string EndOf(const v1::RankStatus& rank) {
+  return rank.end().empty() ? "it has ended" : "it has ended: " + rank.end();
+}
+
 }  // namespace
 
 void Inquiries::Collect(uint64_t call_id, const v1::GetFlightRecordsRequest& request) {
@@ -97,8 +105,8 @@ void Inquiries::Ask(uint64_t call_id, Inquiry& inquiry, const Job& job, const Me
   for (int rank = member.first_rank; rank < member.first_rank + member.rank_count; ++rank) {
     if (!ranks.empty() && !ranks.contains(rank)) continue;
     const v1::RankStatus& status = job.view.ranks(rank);
-    if (status.state() == v1::RANK_STATE_EXITED || status.state() == v1::RANK_STATE_LOST) {
-      Refuse(call_id, inquiry, rank, "it has ended");
+    if (HasEnded(status)) {
+      Refuse(call_id, inquiry, rank, EndOf(status));
     } else if (!is_here) {
       Refuse(call_id, inquiry, rank,
              fmt::format("its host {} is not connected", status.node_name()));
@@ -200,15 +208,24 @@ void Inquiries::ExpireDue() {
       continue;
     }
     for (const int rank : inquiry.missing) {
-      Refuse(call_id, inquiry, rank,
-             fmt::format("no answer within {}: {}", FormatDuration(inquiry.timeout),
-                         inquiry.kind == Kind::kStack
-                             ? "its host is busy, or its worker is older than 'meshrun stack'"
-                             : "it is stopped, or has no process group on ucx"));
+      Refuse(call_id, inquiry, rank, WhySilent(inquiry, rank));
     }
     it = inquiries_.erase(it);
     context_.Add(ReplyToCall{call_id, absl::OkStatus(), nullptr});
   }
+}
+
+std::string Inquiries::WhySilent(const Inquiry& inquiry, int rank) const {
+  const Job* const job = jobs_.Find(inquiry.job_id);
+  if (job == nullptr || job->view.generation() != inquiry.generation) {
+    return fmt::format("it has ended with generation {} of the job", inquiry.generation);
+  }
+  const v1::RankStatus& status = job->view.ranks(rank);
+  if (HasEnded(status)) return EndOf(status);
+  return fmt::format("no answer within {}: {}", FormatDuration(inquiry.timeout),
+                     inquiry.kind == Kind::kStack
+                         ? "its host is busy, or its worker is older than 'meshrun stack'"
+                         : "it is stopped, or has no process group on ucx");
 }
 
 std::optional<SteadyNanos> Inquiries::NextDeadline() const {

@@ -54,6 +54,8 @@ class Inquiries {
   void Answer(uint64_t call_id, const Inquiry& inquiry, v1::RankStack stack);
   void Refuse(uint64_t call_id, const Inquiry& inquiry, int rank, std::string why);
   void EndIfComplete(uint64_t call_id);
+  // Why this rank has not answered in time.
+  std::string WhySilent(const Inquiry& inquiry, int rank) const;
 
   Context& context_;
   NodeTable& nodes_;

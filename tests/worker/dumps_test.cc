@@ -22,6 +22,7 @@
 namespace meshrun::worker {
 namespace {
 
+using ::testing::EndsWith;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Not;
@@ -244,6 +245,26 @@ TEST_F(DumpTest, ARankThatHasRegisteredItsHandlerTellsItsPythonFrames) {
     EXPECT_EQ(frames.place, "step (train.py:4)") << frames.text;
   }
   EXPECT_EQ(::kill(pid, 0), 0);
+}
+
+TEST_F(DumpTest, AStoppedRankIsSaidToBeStoppedAndOnlyOnce) {
+  const std::string file = directory_ + "/frames";
+  const pid_t pid =
+      StartPython("faulthandler.register(44, file=open('" + file + "', 'a'), all_threads=True)");
+  ASSERT_EQ(::kill(pid, SIGSTOP), 0);
+  int status = 0;
+  ASSERT_EQ(::waitpid(pid, &status, WUNTRACED), pid);
+  const ProcessStack stack = FramesOfPython(pid, file, std::chrono::seconds(10));
+  if (stack.place.empty()) {
+    EXPECT_THAT(stack.problem,
+                EndsWith("the process is stopped (as by SIGSTOP); SIGCONT lets it go on"));
+    EXPECT_THAT(stack.text, HasSubstr(stack.problem));
+    EXPECT_EQ(TextBesidesProblem(stack), "");
+    ProcessStack native = stack;
+    native.text += "call stacks (gdb):\nframes\n";
+    EXPECT_EQ(TextBesidesProblem(native), "call stacks (gdb):\nframes\n");
+  }
+  ::kill(pid, SIGCONT);
 }
 
 TEST_F(DumpTest, ARankWithoutAHandlerIsLeftAloneAndPySpyIsAdvised) {

@@ -154,6 +154,14 @@ ProcessStack NativeStack(pid_t pid, std::chrono::milliseconds timeout) {
   return out;
 }
 
+std::string TextBesidesProblem(const ProcessStack& stack) {
+  const std::string end = stack.problem + "\n";
+  const size_t at = stack.problem.empty() ? std::string::npos : stack.text.find(end);
+  if (at == std::string::npos) return stack.text;
+  const size_t line = stack.text.rfind('\n', at) + 1;
+  return stack.text.substr(0, line) + stack.text.substr(at + end.size());
+}
+
 ProcessStack StackOf(pid_t pid, const std::string& python_file, std::chrono::milliseconds timeout) {
   return RunsPython(pid) ? FramesOfPython(pid, python_file, timeout) : NativeStack(pid, timeout);
 }

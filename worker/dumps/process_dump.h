@@ -22,6 +22,9 @@ ProcessStack NativeStack(pid_t pid, std::chrono::milliseconds timeout);
 // FramesOfPython.
 ProcessStack StackOf(pid_t pid, const std::string& python_file, std::chrono::milliseconds timeout);
 
+// The text for a reader who is told the problem too: without the line that only repeats it.
+std::string TextBesidesProblem(const ProcessStack& stack);
+
 // From /proc: command, state, memory, and for each thread its name, state, system call and where
 // the kernel holds it. Says so where something cannot be read.
 std::string DescribeThreads(pid_t pid);

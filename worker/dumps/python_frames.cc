@@ -18,6 +18,7 @@
 #include "core/os/fd.h"
 #include "core/os/files.h"
 #include "core/os/process.h"
+#include "core/os/process_stat.h"
 #include "worker/dumps/frames.h"
 #include "worker/dumps/proc_files.h"
 #include "worker/dumps/tool.h"
@@ -106,6 +107,14 @@ std::string AskHandler(pid_t pid, const std::string& file, milliseconds timeout)
   return text;
 }
 
+// Why Python code of the process does not answer a signal.
+std::string WhySilent(pid_t pid) {
+  const auto stat = os::ReadProcessStat(pid);
+  return stat && stat->state == 'T'
+             ? "the process is stopped (as by SIGSTOP); SIGCONT lets it go on"
+             : "its main thread does not come back to Python";
+}
+
 }  // namespace
 
 bool RunsPython(pid_t pid) {
@@ -150,10 +159,8 @@ ProcessStack FramesOfPython(pid_t pid, const std::string& stack_file, millisecon
   }
   out.problem =
       has_handler
-          ? fmt::format(
-                "{}, and the script's handler of signal {} did not answer: is the "
-                "process stopped",
-                why, kStackSignal)
+          ? fmt::format("{}, and the script's handler of signal {} did not answer: {}", why,
+                        kStackSignal, WhySilent(pid))
           : fmt::format("{}; a script that has imported meshrun tells them without it", why);
   out.text = fmt::format("Python frames: none: {}\n", out.problem);
   return out;

@@ -9,7 +9,9 @@
 #include "core/os/boot_time.h"
 #include "core/os/files.h"
 #include "core/proto_time.h"
+#include "core/rank_exit.h"
 #include "core/utf8.h"
+#include "worker/dumps/process_dump.h"
 #include "worker/generations/generations.h"
 
 namespace meshrun::worker {
@@ -25,6 +27,12 @@ constexpr char kNoRecord[] = "it has no process group on ucx, or stands still";
 // Most bytes of what is uploaded.
 constexpr size_t kMostText = size_t{256} << 10;
 constexpr size_t kMostPlace = 1024;
+
+std::string WhyNoRecord(const Generation& generation, int rank) {
+  const std::map<int, v1::RankExit> exits = generation.Exits();
+  const auto exit = exits.find(rank);
+  return exit == exits.end() ? kNoRecord : "it has ended: " + DescribeEnd(exit->second);
+}
 
 // A directory of the user's is made as the user would make it.
 void WriteReport(const std::string& path, const std::string& text) {
@@ -43,7 +51,7 @@ v1::RankStack ToMessage(int rank, const ProcessStack& stack) {
   if (stack.place.empty()) {
     out.set_error(std::string(Utf8Prefix(EscapeControls(ReplaceBytes(stack.problem)), kMostPlace)));
   }
-  const std::string text = ReplaceBytes(stack.text);
+  const std::string text = ReplaceBytes(TextBesidesProblem(stack));
   out.set_text(std::string(Utf8Prefix(text, kMostText)));
   if (text.size() > kMostText) *out.mutable_text() += "\n(cut here)\n";
   return out;
@@ -151,18 +159,19 @@ void Generations::CollectFlightRecords(Generation& generation,
   const std::set<int> asked =
       generation.AskForFlightRecords(command.request(), command.most_operations());
   if (!command.all_ranks()) return;
-  const std::map<int, v1::RankExit> exits = generation.Exits();
   for (const v1::RankAssignment& place : generation.record().prepare().ranks()) {
     if (asked.contains(place.rank())) continue;
     AnswerForRank(generation, command.request(), place.rank(),
-                  exits.contains(place.rank()) ? "it has ended" : kNoRecord);
+                  WhyNoRecord(generation, place.rank()));
   }
   const Key key = {generation.fence().job_id(), generation.fence().generation()};
   host_.loop.After(kRecordTime, [this, key, asked, request = command.request()] {
     const Entry* const entry = Find(key);
     if (entry == nullptr) return;
     // The coordinator takes no second answer.
-    for (const int rank : asked) AnswerForRank(*entry->generation, request, rank, kNoRecord);
+    for (const int rank : asked) {
+      AnswerForRank(*entry->generation, request, rank, WhyNoRecord(*entry->generation, rank));
+    }
   });
 }
 

@@ -1,5 +1,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <signal.h>
 
 #include "core/proto_time.h"
 #include "tests/coordinator/support/harness.h"
@@ -93,10 +94,32 @@ TEST_F(FlightRecordsTest, RanksThatHaveEndedOrWhoseHostIsAwayAreNamedAtOnce) {
   h.Disconnect(second);
   const uint64_t call = Ask();
   ASSERT_THAT(RecordsOf(call), SizeIs(3));
-  EXPECT_EQ(RecordsOf(call)[0].error(), "it has ended");
+  EXPECT_EQ(RecordsOf(call)[0].error(), "it has ended: ended with exit code 0");
   EXPECT_EQ(RecordsOf(call)[1].error(), "its host node2 is not connected");
   EXPECT_TRUE(Upload(AskedOf(first), 0).ok());
   EXPECT_TRUE(h.answer(call).done);
+}
+
+TEST_F(FlightRecordsTest, ARankThatIsKilledMeanwhileIsSaidToHaveEnded) {
+  id_ = h.Submit(MakeSpec(2, 1));
+  const uint64_t call = Ask();
+  EXPECT_TRUE(Upload(AskedOf(first), 0).ok());
+  h.Say(second, second.Exit(id_, 1, 0, SIGKILL));
+  h.Advance(milliseconds(3100));
+  ASSERT_THAT(RecordsOf(call), SizeIs(2));
+  EXPECT_EQ(RecordsOf(call)[1].error(), "it has ended: killed by signal 9 (SIGKILL)");
+}
+
+TEST_F(FlightRecordsTest, ARankOfAGenerationThatHasGoneIsSaidToHaveEnded) {
+  v1::JobSpec spec = MakeSpec(2, 1);
+  spec.set_max_restarts(1);
+  id_ = h.Submit(spec);
+  const uint64_t call = Ask();
+  h.Say(second, second.Exit(id_, 1, 0, SIGKILL));
+  h.Advance(milliseconds(3100));
+  ASSERT_EQ(h.job(id_).generation(), 2u);
+  ASSERT_THAT(RecordsOf(call), SizeIs(2));
+  EXPECT_EQ(RecordsOf(call)[1].error(), "it has ended with generation 1 of the job");
 }
 
 TEST_F(FlightRecordsTest, AJobThatDoesNotRunHasNone) {
