@@ -203,6 +203,10 @@ void Generations::OnRestored() {
       if (job.ended()) context_.held_times.Forget(id);
       continue;
     }
+    if (job.members_alive > 0 && job.view.has_progress()) {
+      job.former_progress = std::move(*job.view.mutable_progress());
+      job.view.clear_progress();
+    }
     for (Member& member : job.members) {
       if (member.ended) continue;
       Node* node = nodes_.Find(member.node_id);

@@ -205,6 +205,9 @@ void JobTable::WriteJob(Job& job) {
   ranks.Swap(job.view.mutable_ranks());
   *record.mutable_job() = job.view;
   ranks.Swap(job.view.mutable_ranks());
+  if (job.former_progress && !record.job().has_progress()) {
+    *record.mutable_job()->mutable_progress() = *job.former_progress;
+  }
   context_.Put(v1::STATE_TABLE_JOBS, job.id(), record);
 }
 

@@ -240,6 +240,7 @@ void JobTable::Enter(Job& job, JobPhase phase, std::string reason) {
   job.view.set_reason(std::move(reason));
   Changed(job);
   if (same_state) return;
+  if (!job.active()) job.ShowFormerProgress();
   context_.tallies.OnState(job.tally, job.view.submitter(), left, state,
                            static_cast<uint32_t>(job.view.ranks_size()), context_.now);
   Count(job);

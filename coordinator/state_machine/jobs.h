@@ -96,6 +96,9 @@ struct Job {
   // Ranks that stand still.
   std::set<int> quiesced;
   Curve curve;
+  // Reported in an earlier term. Ranks that run have gone on since: it is shown again only where
+  // they end without a report in this one.
+  std::optional<v1::Progress> former_progress;
   // How many members of the current generation have started its ranks.
   size_t members_started = 0;
   JobTally tally;
@@ -131,6 +134,10 @@ struct Job {
            view.state() == v1::JOB_STATE_QUIESCING;
   }
   bool ended() const { return HasEnded(view.state()); }
+  void ShowFormerProgress() {
+    if (former_progress && !view.has_progress()) *view.mutable_progress() = *former_progress;
+    former_progress.reset();
+  }
   // Whether the current generation has failed.
   bool failed() const {
     return view.has_failure() && view.failure().generation() == view.generation();

@@ -31,6 +31,36 @@ TEST_F(CoordinatorRestartTest, ARunningGenerationIsAdoptedAsItIs) {
   EXPECT_EQ(h.state(id), v1::JOB_STATE_SUCCEEDED);
 }
 
+TEST_F(CoordinatorRestartTest, TheProgressOfAnEarlierTermIsNotShownAsThePresentOne) {
+  FakeWorker& worker = h.AddWorker("node1");
+  const std::string id = h.Submit(MakeSpec(1, 1));
+  const auto report = [&](int64_t step, double loss) {
+    v1::OpenSessionRequest message = worker.Message({id, 1});
+    v1::Progress& progress = (*message.mutable_progress_report()->mutable_progress())[0];
+    progress.set_step(step);
+    progress.set_loss(loss);
+    h.Say(worker, {message});
+  };
+  // The first one is written with the job, later ones are not.
+  report(30, 0.9962);
+  report(3020, 0.03163);
+  ASSERT_EQ(h.job(id).progress().step(), 3020);
+  h.StartCoordinator();
+  EXPECT_FALSE(h.job(id).has_progress());
+  h.Connect(worker);
+  EXPECT_FALSE(h.job(id).has_progress());
+  report(3350, 0.03);
+  EXPECT_EQ(h.job(id).progress().step(), 3350);
+  // Ranks that end without another report leave the last one that is known, over two restarts too.
+  h.StartCoordinator();
+  h.Connect(worker);
+  h.StartCoordinator();
+  h.Connect(worker);
+  h.Say(worker, worker.Exit(id, 0, 3));
+  EXPECT_EQ(h.job(id).state(), v1::JOB_STATE_FAILED);
+  EXPECT_TRUE(h.job(id).has_progress());
+}
+
 TEST_F(CoordinatorRestartTest, JobsThatAreAsTheyWereAreNotWrittenAgain) {
   v1::JobSpec held = MakeSpec(1, 1);
   held.set_hold(true);
