@@ -31,6 +31,9 @@ int Run(const MetricsFlags& flags) {
       !missing.empty()) {
     Say(missing);
   }
+  if (const std::string left_out = MetricsLeftOut(answer->job(), curve); !left_out.empty()) {
+    Say(left_out);
+  }
   if (flags.output == "json") {
     v1::GetJobResponse points;
     *points.mutable_curve() = curve;
@@ -51,8 +54,8 @@ void AddMetrics(FlagSet& root, Commands* commands) {
       "metrics",
       "Shows the points of a job's curve: step, loss and metrics\n\n"
       "The coordinator keeps at most 256 points of the lowest rank that reports, spread over the "
-      "whole run, of at\n"
-      "most eight metrics, until it is started again. Files with every report: --tensorboard of "
+      "whole run, of the\n"
+      "first eight metrics, until it is started again. Files with every report: --tensorboard of "
       "'meshrun run' and 'submit'.");
   flags.Examples(
       "  meshrun metrics geoid-k3x9w2                   a table; the start of the id is enough\n"

@@ -1,6 +1,7 @@
 #include "client/render/curve_report.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <set>
 #include <vector>
@@ -12,6 +13,10 @@
 
 namespace meshrun::client {
 namespace {
+
+// The coordinator keeps so many of a job.
+constexpr size_t kMostMetrics = 8;
+constexpr size_t kMostNamed = 8;
 
 std::set<std::string> MetricNames(const CurvePoints& curve) {
   std::set<std::string> names;
@@ -75,6 +80,23 @@ std::string MissingPoints(const v1::Job& job, const CurvePoints& curve, WallNano
         JsonTime(leads_since), job.job_id());
   }
   return curve.empty() ? fmt::format("{} has reported no step", job.job_id()) : "";
+}
+
+std::string MetricsLeftOut(const v1::Job& job, const CurvePoints& curve) {
+  const std::set<std::string> names = MetricNames(curve);
+  std::set<std::string> left_out;
+  for (const auto& [name, value] : job.progress().metrics()) {
+    if (!names.contains(name)) left_out.insert(EscapeControls(name));
+  }
+  if (left_out.empty() || names.size() < kMostMetrics) return "";
+  std::vector<std::string> shown(left_out.begin(), left_out.end());
+  const bool is_cut = shown.size() > kMostNamed;
+  if (is_cut) shown.resize(kMostNamed);
+  return fmt::format(
+      "{} not in the curve, which has the first {} that were reported: {}{} (files with more of "
+      "them: --tensorboard)",
+      left_out.size() == 1 ? "1 metric is" : fmt::format("{} metrics are", left_out.size()),
+      kMostMetrics, fmt::join(shown, ", "), is_cut ? " and more" : "");
 }
 
 }  // namespace meshrun::client

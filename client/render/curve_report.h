@@ -24,4 +24,7 @@ std::string CurveTable(const CurvePoints& curve, int width);
 // Why points are missing, for people: the coordinator has those since it leads. Empty: none are.
 std::string MissingPoints(const v1::Job& job, const CurvePoints& curve, WallNanos leads_since);
 
+// Names the metrics that the job reports and its full curve does not have, for people. Empty: none.
+std::string MetricsLeftOut(const v1::Job& job, const CurvePoints& curve);
+
 }  // namespace meshrun::client

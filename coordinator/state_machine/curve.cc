@@ -1,38 +1,102 @@
 #include "coordinator/state_machine/curve.h"
 
 #include <algorithm>
-#include <cmath>
-#include <limits>
+#include <bit>
+#include <set>
 
 #include "core/proto_time.h"
 
 namespace meshrun::coordinator {
+namespace {
 
-void Curve::Add(const v1::Progress& progress, WallNanos at, bool is_last) {
-  if (!progress.has_step()) return;
-  if (!points_.empty()) {
-    const Point& last = points_.back();
-    // The wall clock may be set back.
-    const bool too_soon = !is_last && at >= last.at && at - last.at < spacing_;
-    if (progress.step() == last.step || too_soon) return;
+// NaN is not equal to itself.
+bool IsSame(double a, double b) { return std::bit_cast<uint64_t>(a) == std::bit_cast<uint64_t>(b); }
+
+}  // namespace
+
+std::vector<std::pair<size_t, double>> Curve::ValuesOf(const v1::Progress& report) {
+  std::vector<std::pair<size_t, double>> values;
+  if (report.has_loss()) values.emplace_back(0, report.loss());
+  // The map has no order.
+  std::set<std::string> names;
+  for (const auto& [name, value] : report.metrics()) names.insert(name);
+  for (const std::string& name : names) {
+    auto found = std::find_if(series_.begin() + 1, series_.end(),
+                              [&](const Series& series) { return series.name == name; });
+    if (found == series_.end()) {
+      if (series_.size() > kMostMetrics) continue;
+      found = series_.insert(found, Series{.name = name});
+    }
+    values.emplace_back(found - series_.begin(), report.metrics().at(name));
   }
-  for (const auto& [name, value] : progress.metrics()) {
-    const bool known = std::find(names_.begin(), names_.end(), name) != names_.end();
-    if (!known && names_.size() < kMostMetrics) names_.push_back(name);
+  return values;
+}
+
+// The wall clock may be set back.
+bool Curve::IsDue(WallNanos since, WallNanos at) const {
+  return at < since || at - since >= spacing_;
+}
+
+void Curve::Add(const v1::Progress& report, WallNanos at) {
+  if (!report.has_step()) return;
+  Point point{0, at, report.step(), ValuesOf(report)};
+  const bool is_empty = point.values.empty();
+  // What has come before is there already.
+  std::erase_if(point.values, [&](const auto& value) {
+    const Series& series = series_[value.first];
+    return series.step == point.step && IsSame(series.value, value.second);
+  });
+  const Point* const last = held_back_ ? &*held_back_ : points_.empty() ? nullptr : &points_.back();
+  const bool continues = last != nullptr && last->step == point.step;
+  if (point.values.empty() && (!is_empty || continues)) return;
+  if (held_back_ && continues) {
+    for (const auto& value : held_back_->values) {
+      const bool is_said_anew =
+          std::any_of(point.values.begin(), point.values.end(),
+                      [&](const auto& other) { return other.first == value.first; });
+      if (!is_said_anew) point.values.push_back(value);
+    }
   }
-  if (points_.size() == kMostPoints) {
-    for (size_t i = 1; i < kMostPoints / 2; ++i) points_[i] = std::move(points_[2 * i]);
-    points_.resize(kMostPoints / 2);
-    const WallNanos span = points_.back().at - points_.front().at;
-    spacing_ = std::max(2 * spacing_, 2 * span / static_cast<int64_t>(kMostPoints));
+  bool is_due = point.values.empty() && (points_.empty() || IsDue(points_.back().at, at));
+  for (const auto& [index, value] : point.values) {
+    const Series& series = series_[index];
+    is_due = is_due || !series.step || IsDue(series.at, at);
   }
-  constexpr double kNone = std::numeric_limits<double>::quiet_NaN();
-  Point& point = points_.emplace_back(Point{++added_, at, progress.step(), {}});
-  point.values.push_back(progress.has_loss() ? progress.loss() : kNone);
-  for (const std::string& name : names_) {
-    const auto found = progress.metrics().find(name);
-    point.values.push_back(found == progress.metrics().end() ? kNone : found->second);
+  if (!is_due) {
+    held_back_ = std::move(point);
+    return;
   }
+  Append(std::move(point));
+}
+
+void Curve::End() {
+  if (held_back_) Append(*std::exchange(held_back_, std::nullopt));
+}
+
+void Curve::Append(Point point) {
+  held_back_.reset();
+  for (const auto& [index, value] : point.values) {
+    series_[index].step = point.step;
+    series_[index].value = value;
+    series_[index].at = point.at;
+  }
+  if (points_.size() == kMostPoints) Thin();
+  point.number = ++added_;
+  points_.push_back(std::move(point));
+}
+
+void Curve::Thin() {
+  const WallNanos span = points_.back().at - points_.front().at;
+  // Whether the last point of each series was kept; behind them, of points without values.
+  std::vector<bool> kept(series_.size() + 1, false);
+  std::erase_if(points_, [&](const Point& point) {
+    bool keep = point.values.empty() && !kept.back();
+    for (const auto& [index, value] : point.values) keep = keep || !kept[index];
+    if (point.values.empty()) kept.back() = keep;
+    for (const auto& [index, value] : point.values) kept[index] = keep;
+    return !keep;
+  });
+  spacing_ = std::max(2 * spacing_, 2 * span / static_cast<int64_t>(kMostPoints));
 }
 
 void Curve::Since(uint64_t seen, google::protobuf::RepeatedPtrField<v1::ProgressPoint>* out) const {
@@ -41,9 +105,12 @@ void Curve::Since(uint64_t seen, google::protobuf::RepeatedPtrField<v1::Progress
     v1::ProgressPoint& to = *out->Add();
     *to.mutable_at() = ToProtoTimestamp(point.at);
     to.set_step(point.step);
-    if (!std::isnan(point.values[0])) to.set_loss(point.values[0]);
-    for (size_t i = 1; i < point.values.size(); ++i) {
-      if (!std::isnan(point.values[i])) (*to.mutable_metrics())[names_[i - 1]] = point.values[i];
+    for (const auto& [index, value] : point.values) {
+      if (index == 0) {
+        to.set_loss(value);
+      } else {
+        (*to.mutable_metrics())[series_[index].name] = value;
+      }
     }
   }
 }

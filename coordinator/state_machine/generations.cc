@@ -12,6 +12,7 @@
 #include "coordinator/state_machine/refusals.h"
 #include "core/hash.h"
 #include "core/mesh_messages.h"
+#include "core/progress.h"
 #include "core/proto_time.h"
 #include "core/rank_exit.h"
 #include "core/text.h"
@@ -332,11 +333,16 @@ std::optional<StepChange> Generations::OnProgress(Node& node, const v1::Fence& f
   for (const auto& [rank, progress] : report.progress()) {
     if (rank < member->first_rank || rank >= member->first_rank + member->rank_count) continue;
     v1::Progress& known = *job->view.mutable_ranks(rank)->mutable_progress();
+    if (IsEarlier(progress, known)) {
+      // Its host tells all again to a session that is new.
+      MergeProgress(progress, &known);
+      continue;
+    }
     if (progress.has_step() && (!known.has_step() || known.step() != progress.step())) {
       change.fell |= known.has_step() && known.step() > progress.step();
       change.highest = std::max(change.highest, progress.step());
     }
-    known = progress;
+    MergeProgress(progress, &known);
     change.ranks.push_back(rank);
     lowest = std::min(lowest, rank);
   }
@@ -345,9 +351,12 @@ std::optional<StepChange> Generations::OnProgress(Node& node, const v1::Fence& f
                             static_cast<uint32_t>(job->view.world_size()), change.highest,
                             change.fell, context_.now);
   }
+  const v1::Progress* shown = nullptr;
   for (int rank = 0; rank <= lowest && rank < job->view.ranks_size(); ++rank) {
     if (!job->view.ranks(rank).has_progress()) continue;
     *job->view.mutable_progress() = job->view.ranks(rank).progress();
+    job->former_progress.reset();
+    if (rank == lowest) shown = &report.progress().at(rank);
     break;
   }
   // Reports are not durable; this much of them decides about restarts.
@@ -356,7 +365,7 @@ std::optional<StepChange> Generations::OnProgress(Node& node, const v1::Fence& f
     job->record.set_step_beyond(change.highest);
     jobs_.Changed(*job);
   }
-  jobs_.Progressed(*job);
+  jobs_.Progressed(*job, shown);
   if (job->view.state() != v1::JOB_STATE_RUNNING) return std::nullopt;
   return change;
 }

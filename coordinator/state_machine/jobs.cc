@@ -272,7 +272,7 @@ void JobTable::Enter(Job& job, JobPhase phase, std::string reason) {
     SetStopDeadline(job);
   } else if (job.ended()) {
     *job.view.mutable_finished_at() = ToProtoTimestamp(context_.wall);
-    job.curve.Add(job.view.progress(), context_.wall, /*is_last=*/true);
+    job.curve.End();
     ended_.insert({context_.wall, job.record.submit_sequence()});
     usage_.Append(context_, context_.retention.usage_records(),
                   UsageOf(job, context_.held_times.Of(job.id(), context_.wall)));
@@ -431,8 +431,8 @@ Job* JobTable::PopDue() {
   return job_id.has_value() ? Find(*job_id) : nullptr;
 }
 
-void JobTable::Progressed(Job& job) {
-  job.curve.Add(job.view.progress(), context_.wall);
+void JobTable::Progressed(Job& job, const v1::Progress* report) {
+  if (report != nullptr) job.curve.Add(*report, context_.wall);
   progressed_.insert(job.id());
 }
 

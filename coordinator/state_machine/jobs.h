@@ -245,8 +245,9 @@ class JobTable {
   // The job's record, watchers and revision; ranks are in Member records of their own.
   void Changed(Job& job) { changed_.insert(job.id()); }
   void Changed(Job& job, const Member& member);
-  // Seen by watchers, not durable.
-  void Progressed(Job& job);
+  // Seen by watchers, not durable. `report`: what the rank whose progress is the job's has just
+  // said; null: nothing.
+  void Progressed(Job& job, const v1::Progress* report);
   void NewGeneration(Job& job, uint64_t previous_generation);
   // The member of the current generation is leaving from now on.
   void Leave(Job& job, const Member& member, bool stuck);

@@ -53,6 +53,29 @@ TEST(CurveReportTest, PointsThatAnEarlierCoordinatorHadAreSaidToBeMissing) {
   EXPECT_EQ(MissingPoints(job, curve, std::chrono::seconds(1'699'999'999)), "");
 }
 
+TEST(CurveReportTest, MetricsBeyondTheFirstEightAreNamed) {
+  v1::Job job;
+  CurvePoints curve;
+  v1::ProgressPoint& point = Add(&curve, 1);
+  for (int i = 0; i < 8; ++i) {
+    EXPECT_EQ(MetricsLeftOut(job, curve), "") << "the curve may be older than the report";
+    (*job.mutable_progress()->mutable_metrics())["m" + std::to_string(i)] = i;
+    (*point.mutable_metrics())["m" + std::to_string(i)] = i;
+  }
+  EXPECT_EQ(MetricsLeftOut(job, curve), "");
+  (*job.mutable_progress()->mutable_metrics())["late\n"] = 1;
+  EXPECT_EQ(
+      MetricsLeftOut(job, curve),
+      "1 metric is not in the curve, which has the first 8 that were reported: late\\x0a (files "
+      "with more of them: --tensorboard)");
+  for (int i = 10; i < 20; ++i) {
+    (*job.mutable_progress()->mutable_metrics())["m" + std::to_string(i)] = i;
+  }
+  const std::string many = MetricsLeftOut(job, curve);
+  EXPECT_EQ(many.find("11 metrics are not in the curve"), 0u) << many;
+  EXPECT_NE(many.find("m16 and more (files"), std::string::npos) << many;
+}
+
 TEST(CurveReportTest, TheTableLeavesOutWhatNoPointHas) {
   CurvePoints curve;
   Add(&curve, 7).set_loss(1.0 / 3);

@@ -10,6 +10,8 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
+#include <limits>
+#include <map>
 #include <optional>
 #include <utility>
 
@@ -17,6 +19,7 @@
 #include "core/os/files.h"
 #include "core/os/process.h"
 #include "core/os/routes.h"
+#include "core/progress.h"
 #include "tests/worker/support/processes.h"
 #include "worker/generations/port_range.h"
 #include "worker/generations/state_dir.h"
@@ -25,6 +28,7 @@
 #include "worker/logs/retention.h"
 #include "worker/logs/tail.h"
 #include "worker/supervisor/exit_report.h"
+#include "worker/supervisor/latest_reports.h"
 #include "worker/supervisor/process_tree.h"
 #include "worker/supervisor/report.h"
 #include "worker/supervisor/supervisor.h"
@@ -36,6 +40,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Not;
+using ::testing::SizeIs;
 
 TEST(HostAddressTest, AListOfAddressesKeepsItsOrder) {
   EXPECT_THAT(*ParseAddresses({"10.0.0.7,192.168.1.7", "node7.example", "10.0.0.7"}),
@@ -90,10 +95,12 @@ TEST(HostAddressTest, AHostsOwnNameThatLeadsToTheLoopbackHasAnInterfaceToo) {
 
 TEST(ReportTest, KnownNamesAreFieldsAndOtherNumbersAreMetrics) {
   v1::Progress progress;
-  ASSERT_TRUE(MergeReport(
-      R"({"step": 12, "total_steps": 300.0, "loss": 0.25, "note": "warm-up", "lr": 1e-3, "on": true,
+  ASSERT_EQ(
+      "",
+      MergeReport(
+          R"({"step": 12, "total_steps": 300.0, "loss": 0.25, "note": "warm-up", "lr": 1e-3, "on": true,
           "metrics": {"rmse": 2}})",
-      &progress));
+          &progress));
   EXPECT_EQ(progress.step(), 12);
   EXPECT_EQ(progress.total_steps(), 300);
   EXPECT_EQ(progress.loss(), 0.25);
@@ -105,14 +112,14 @@ TEST(ReportTest, KnownNamesAreFieldsAndOtherNumbersAreMetrics) {
 
 TEST(ReportTest, TotalsOfARankAreFields) {
   v1::Progress progress;
-  ASSERT_TRUE(
-      MergeReport(R"({"samples": 640, "data_seconds": 1.5, "collective_bytes": 4096})", &progress));
+  ASSERT_EQ("", MergeReport(R"({"samples": 640, "data_seconds": 1.5, "collective_bytes": 4096})",
+                            &progress));
   EXPECT_EQ(progress.samples(), 640);
   EXPECT_EQ(progress.data_seconds(), 1.5);
   EXPECT_EQ(progress.collective_bytes(), 4096u);
   // What cannot be a total changes nothing.
-  ASSERT_TRUE(MergeReport(R"({"samples": -1, "data_seconds": NaN, "collective_bytes": "many"})",
-                          &progress));
+  ASSERT_EQ("", MergeReport(R"({"samples": -1, "data_seconds": NaN, "collective_bytes": "many"})",
+                            &progress));
   EXPECT_EQ(progress.samples(), 640);
   EXPECT_EQ(progress.data_seconds(), 1.5);
   EXPECT_EQ(progress.collective_bytes(), 4096u);
@@ -121,16 +128,16 @@ TEST(ReportTest, TotalsOfARankAreFields) {
 
 TEST(ReportTest, WhatAReportDoesNotNameStays) {
   v1::Progress progress;
-  ASSERT_TRUE(MergeReport(R"({"step": 1, "loss": 3})", &progress));
-  ASSERT_TRUE(MergeReport(R"({"step": 2})", &progress));
+  ASSERT_EQ("", MergeReport(R"({"step": 1, "loss": 3})", &progress));
+  ASSERT_EQ("", MergeReport(R"({"step": 2})", &progress));
   EXPECT_EQ(progress.step(), 2);
   EXPECT_EQ(progress.loss(), 3);
 }
 
 TEST(ReportTest, AReportIsAlsoGivenAlone) {
   v1::Progress progress, alone;
-  ASSERT_TRUE(MergeReport(R"({"step": 1, "loss": 3, "lr": 1})", &progress));
-  ASSERT_TRUE(MergeReport(R"({"step": 2, "accuracy": 0.5})", &progress, &alone));
+  ASSERT_EQ("", MergeReport(R"({"step": 1, "loss": 3, "lr": 1})", &progress));
+  ASSERT_EQ("", MergeReport(R"({"step": 2, "accuracy": 0.5})", &progress, &alone));
   EXPECT_EQ(progress.loss(), 3);
   EXPECT_EQ(progress.metrics().size(), 2u);
   EXPECT_EQ(alone.step(), 2);
@@ -142,8 +149,9 @@ TEST(ReportTest, SeventyOtherNamesLeaveStepAndLossTheirPlaces) {
   std::string names;
   for (int i = 0; i < 70; ++i) names += ", \"name" + std::to_string(i) + "\": 1";
   v1::Progress progress, alone;
-  ASSERT_TRUE(MergeReport("{\"a\": 1" + names + "}", &progress));
-  ASSERT_TRUE(MergeReport("{\"a\": 1" + names + R"(, "step": 7, "loss": 0.5})", &progress, &alone));
+  ASSERT_EQ("", MergeReport("{\"a\": 1" + names + "}", &progress));
+  ASSERT_EQ("",
+            MergeReport("{\"a\": 1" + names + R"(, "step": 7, "loss": 0.5})", &progress, &alone));
   for (const v1::Progress& one : {progress, alone}) {
     EXPECT_EQ(one.step(), 7);
     EXPECT_EQ(one.loss(), 0.5);
@@ -153,10 +161,10 @@ TEST(ReportTest, SeventyOtherNamesLeaveStepAndLossTheirPlaces) {
 
 TEST(ReportTest, HowLongARankHasWaitedIsNoMetric) {
   v1::Progress progress;
-  ASSERT_TRUE(MergeReport(R"({"step": 2, "waited_seconds": 1.5})", &progress));
+  ASSERT_EQ("", MergeReport(R"({"step": 2, "waited_seconds": 1.5})", &progress));
   EXPECT_EQ(progress.waited_seconds(), 1.5);
   EXPECT_TRUE(progress.metrics().empty());
-  ASSERT_TRUE(MergeReport(R"({"waited_seconds": NaN, "step_at_nanos": 7})", &progress));
+  ASSERT_EQ("", MergeReport(R"({"waited_seconds": NaN, "step_at_nanos": 7})", &progress));
   EXPECT_EQ(progress.waited_seconds(), 1.5);
   EXPECT_FALSE(progress.has_step_at_nanos()) << "the host's clock is the host's";
 }
@@ -173,7 +181,8 @@ TEST(ReportTest, AStepWithoutItsTimeHasNone) {
 
 TEST(ReportTest, TakesPythonsNaNAndInfinity) {
   v1::Progress progress;
-  ASSERT_TRUE(MergeReport(R"({"loss": NaN, "a": -Infinity, "note": "NaN \"Infinity"})", &progress));
+  ASSERT_EQ("",
+            MergeReport(R"({"loss": NaN, "a": -Infinity, "note": "NaN \"Infinity"})", &progress));
   EXPECT_TRUE(std::isnan(progress.loss()));
   EXPECT_TRUE(std::isinf(progress.metrics().at("a")));
   EXPECT_EQ(progress.note(), "NaN \"Infinity");
@@ -182,15 +191,108 @@ TEST(ReportTest, TakesPythonsNaNAndInfinity) {
 TEST(ReportTest, WhatIsNoObjectChangesNothing) {
   v1::Progress progress;
   for (const char* const wrong : {"", "step 12", "[1]", "12", "{\"step\": 1", "\xff\xfe"}) {
-    EXPECT_FALSE(MergeReport(wrong, &progress)) << wrong;
+    EXPECT_NE("", MergeReport(wrong, &progress)) << wrong;
   }
   EXPECT_EQ(progress.ByteSizeLong(), 0u);
+}
+
+TEST(ReportTest, AReportWithoutAUsableStepChangesNothing) {
+  v1::Progress progress;
+  for (const char* const wrong :
+       {"-5", "99999999999999999999", "9223372036854775808", "-1e300", "NaN", "\"7\"", "[1]"}) {
+    const std::string report = fmt::format(R"({{"step": {}, "loss": 0.5, "m": 1}})", wrong);
+    EXPECT_THAT(MergeReport(report, &progress), HasSubstr("is not a number from 0 to")) << report;
+  }
+  EXPECT_EQ(progress.ByteSizeLong(), 0u);
+  ASSERT_EQ("", MergeReport(R"({"step": 9223372036854775807, "total_steps": -1})", &progress));
+  EXPECT_EQ(progress.step(), std::numeric_limits<int64_t>::max());
+  EXPECT_FALSE(progress.has_total_steps());
+  // Python's None.
+  ASSERT_EQ("", MergeReport(R"({"step": null, "loss": 0.5})", &progress));
+  EXPECT_EQ(progress.loss(), 0.5);
+}
+
+class LatestReportsTest : public ::testing::Test {
+ protected:
+  void Say(const std::string& report) {
+    v1::Progress values;
+    ASSERT_EQ("", MergeReport(report, &whole_, &values));
+    latest_.Add(values, whole_);
+  }
+  // "step: loss, metrics" of each step that is passed on.
+  std::vector<std::string> Passed() {
+    std::vector<std::string> out;
+    for (const v1::Progress& step : latest_.TakeUnsent()) {
+      std::string& text = out.emplace_back(fmt::format("{}:", step.step()));
+      if (step.has_loss()) text += fmt::format(" {}", step.loss());
+      std::map<std::string, double> metrics(step.metrics().begin(), step.metrics().end());
+      for (const auto& [name, value] : metrics) text += fmt::format(" {}={}", name, value);
+    }
+    return out;
+  }
+
+  v1::Progress whole_;
+  LatestReports latest_;
+};
+
+TEST_F(LatestReportsTest, AValueIsPassedOnWithItsOwnStep) {
+  Say(R"({"step": 8, "loss": 0.8, "m": 1, "total_steps": 10})");
+  EXPECT_THAT(Passed(), ElementsAre("8: 0.8 m=1"));
+  Say(R"({"step": 9, "samples": 100})");
+  const auto steps = latest_.TakeUnsent();
+  ASSERT_THAT(steps, SizeIs(1));
+  EXPECT_FALSE(steps[0].has_loss());
+  EXPECT_TRUE(steps[0].metrics().empty());
+  EXPECT_EQ(steps[0].total_steps(), 10) << "it is not of a step";
+  EXPECT_EQ(steps[0].samples(), 100);
+  EXPECT_FALSE(latest_.has_unsent());
+}
+
+TEST_F(LatestReportsTest, ARareNameIsNotLostBetweenTwoMessages) {
+  for (int step = 1; step <= 150; ++step) {
+    Say(fmt::format(R"({{"step": {}, "loss": {}{}}})", step, step,
+                    step == 100 ? ", \"validation\": 5" : ""));
+  }
+  EXPECT_THAT(Passed(), ElementsAre("100: 100 validation=5", "150: 150"));
+  Say(R"({"step": 151, "loss": 1})");
+  EXPECT_THAT(Passed(), ElementsAre("151: 1"));
+  latest_.OfferAgain();
+  EXPECT_THAT(Passed(), ElementsAre("100: 100 validation=5", "151: 1"));
+  Say(R"({"step": 200, "loss": 2, "validation": 4})");
+  latest_.OfferAgain();
+  EXPECT_THAT(Passed(), ElementsAre("200: 2 validation=4"));
+}
+
+TEST_F(LatestReportsTest, AReportWithoutAStepIsOfTheLastOne) {
+  Say(R"({"step": 3, "loss": 1})");
+  Say(R"({"m": 2})");
+  EXPECT_THAT(Passed(), ElementsAre("3: 1 m=2"));
+  Say(R"({"loss": 0.5})");
+  EXPECT_THAT(Passed(), ElementsAre("3: 0.5 m=2"));
+}
+
+TEST(ReportTest, EarlierNewsOnlyFillsWhatIsMissing) {
+  v1::Progress known, update;
+  known.set_step(150);
+  known.set_step_at_nanos(15);
+  known.set_loss(2);
+  update.set_step(100);
+  update.set_step_at_nanos(10);
+  update.set_loss(1);
+  (*update.mutable_metrics())["validation"] = 5;
+  EXPECT_TRUE(IsEarlier(update, known));
+  EXPECT_FALSE(IsEarlier(known, known));
+  MergeProgress(update, &known);
+  EXPECT_EQ(known.step(), 150);
+  EXPECT_EQ(known.step_at_nanos(), 15);
+  EXPECT_EQ(known.loss(), 2);
+  EXPECT_EQ(known.metrics().at("validation"), 5);
 }
 
 TEST(ReportTest, BoundsTheNumberOfMetrics) {
   v1::Progress progress;
   for (int i = 0; i < 1000; ++i) {
-    ASSERT_TRUE(MergeReport("{\"m" + std::to_string(i) + "\": 1}", &progress));
+    ASSERT_EQ("", MergeReport("{\"m" + std::to_string(i) + "\": 1}", &progress));
   }
   EXPECT_EQ(progress.metrics().size(), 64u);
 }

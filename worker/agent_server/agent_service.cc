@@ -1,5 +1,7 @@
 #include "worker/agent_server/agent_service.h"
 
+#include <fmt/format.h>
+
 #include <deque>
 #include <string>
 #include <utility>
@@ -204,8 +206,13 @@ grpc::ServerUnaryReactor* AgentService::ReportProgress(grpc::CallbackServerConte
   grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
   loop_.Post([this, reactor, request] {
     const auto found = Admit(generations_, *request, request->rank());
-    if (found.ok()) generations_.ReportProgress(**found, request->rank(), request->progress());
-    reactor->Finish(rpc::ToGrpc(found.status(), v1::ERROR_ORIGIN_WORKER));
+    absl::Status status = found.status();
+    if (request->progress().has_step() && request->progress().step() < 0) {
+      status.Update(absl::InvalidArgumentError(
+          fmt::format("step {} is negative: steps count from 0", request->progress().step())));
+    }
+    if (status.ok()) generations_.ReportProgress(**found, request->rank(), request->progress());
+    reactor->Finish(rpc::ToGrpc(status, v1::ERROR_ORIGIN_WORKER));
   });
   return reactor;
 }

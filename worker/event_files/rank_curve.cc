@@ -51,7 +51,9 @@ std::string RankCurve::Add(const v1::Progress& report, WallNanos now) {
 
   tensorboard::Event event = At(now, step_.value_or(reports_without_step_));
   if (report.has_loss()) AddPoint(kLoss, report.loss(), &event);
-  for (const auto& [name, value] : report.metrics()) AddPoint(name, value, &event);
+  // The map has no order: the first kMostTags are the same ones wherever it is read.
+  const std::map<std::string, double> metrics(report.metrics().begin(), report.metrics().end());
+  for (const auto& [name, value] : metrics) AddPoint(name, value, &event);
   if (report.has_step_at_nanos() && (!step_at_nanos_ || steps != 0)) {
     if (steps > 0 && step_at_nanos_) {
       const double seconds = static_cast<double>(report.step_at_nanos() - *step_at_nanos_) * 1e-9;

@@ -8,6 +8,7 @@
 #include "core/job_spec.h"
 #include "core/os/boot_time.h"
 #include "core/os/routes.h"
+#include "core/progress.h"
 #include "core/rank_exit.h"
 #include "core/wait_messages.h"
 #include "worker/supervisor/report.h"
@@ -265,7 +266,7 @@ void Generation::MergeRankProgress(int rank, const v1::Progress& progress) {
     step_seconds_[rank] = static_cast<double>(known.step_at_nanos() - at) * 1e-9 /
                           static_cast<double>(known.step() - step);
   }
-  progress_changed_.insert(rank);
+  latest_[rank].Add(progress, known);
 }
 
 std::optional<double> Generation::StepSeconds(int rank) const {
@@ -274,16 +275,20 @@ std::optional<double> Generation::StepSeconds(int rank) const {
   return found->second;
 }
 
-std::optional<v1::ProgressReport> Generation::TakeProgress() {
-  if (progress_changed_.empty()) return std::nullopt;
-  v1::ProgressReport report;
-  for (const int rank : progress_changed_) (*report.mutable_progress())[rank] = progress_[rank];
-  progress_changed_.clear();
-  return report;
+std::vector<v1::ProgressReport> Generation::TakeProgress() {
+  std::vector<v1::ProgressReport> reports;
+  for (auto& [rank, latest] : latest_) {
+    std::vector<v1::Progress> steps = latest.TakeUnsent();
+    if (reports.size() < steps.size()) reports.resize(steps.size());
+    for (size_t i = 0; i < steps.size(); ++i) {
+      (*reports[i].mutable_progress())[rank] = std::move(steps[i]);
+    }
+  }
+  return reports;
 }
 
 void Generation::OfferProgressAgain() {
-  for (const auto& [rank, progress] : progress_) progress_changed_.insert(rank);
+  for (auto& [rank, latest] : latest_) latest.OfferAgain();
 }
 
 void Generation::AddWatcher(GenerationWatcher* watcher, int rank) {

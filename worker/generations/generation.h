@@ -21,6 +21,7 @@
 #include "meshrun/v1/store_service.pb.h"
 #include "meshrun/v1/supervisor.pb.h"
 #include "worker/generations/rank_processes.h"
+#include "worker/supervisor/latest_reports.h"
 
 namespace meshrun::worker {
 
@@ -98,8 +99,8 @@ class Generation {
   // of one.
   const std::map<int, v1::Progress>& progress() const { return progress_; }
   std::optional<double> StepSeconds(int rank) const;
-  // What changed since the last call; absent when nothing did.
-  std::optional<v1::ProgressReport> TakeProgress();
+  // What changed since the last call: one report, and more where a rank tells several steps.
+  std::vector<v1::ProgressReport> TakeProgress();
   // Marks everything as changed: for a coordinator that may have missed it.
   void OfferProgressAgain();
 
@@ -136,7 +137,7 @@ class Generation {
   std::map<int, v1::Progress> progress_;
   std::map<int, std::deque<v1::StepTime>> steps_;
   std::chrono::nanoseconds asked_for_records_{0};
-  std::set<int> progress_changed_;
+  std::map<int, LatestReports> latest_;
   std::map<int, double> step_seconds_;
   std::map<int, v1::WaitReport> waiting_;
   std::set<uint64_t> sent_groups_;

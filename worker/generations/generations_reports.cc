@@ -283,11 +283,12 @@ void Generations::ScheduleProgress() {
 
 void Generations::SendProgress() {
   for (auto& [key, entry] : entries_) {
-    auto report = entry.generation->TakeProgress();
-    if (!report) continue;
-    v1::OpenSessionRequest message;
-    *message.mutable_progress_report() = *std::move(report);
-    Send(key, std::move(message));
+    std::vector<v1::ProgressReport> reports = entry.generation->TakeProgress();
+    for (v1::ProgressReport& report : reports) {
+      v1::OpenSessionRequest message;
+      *message.mutable_progress_report() = std::move(report);
+      Send(key, std::move(message));
+    }
   }
 }
 

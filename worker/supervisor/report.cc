@@ -1,5 +1,7 @@
 #include "worker/supervisor/report.h"
 
+#include <fmt/format.h>
+
 #include <cmath>
 #include <limits>
 #include <nlohmann/json.hpp>
@@ -17,6 +19,8 @@ using Json = nlohmann::json;
 constexpr int kMostMetrics = 64;
 constexpr size_t kLongestName = 64;
 constexpr size_t kLongestNote = 512;
+constexpr size_t kShownStep = 60;
+constexpr auto Replace = Json::error_handler_t::replace;
 
 // JSON has no NaN and no infinities, but json.dumps writes them: as strings they pass the parser.
 std::string QuoteNonFinite(std::string_view text) {
@@ -56,11 +60,19 @@ std::optional<double> Number(const Json& value) {
 }
 
 std::optional<int64_t> Integer(const Json& value) {
+  constexpr uint64_t kMost = std::numeric_limits<int64_t>::max();
+  if (value.is_number_unsigned() && value.get<uint64_t>() > kMost) return std::nullopt;
   if (value.is_number_integer()) return value.get<int64_t>();
   if (!value.is_number()) return std::nullopt;
   const double number = value.get<double>();
   if (!(std::abs(number) < 9e18)) return std::nullopt;
   return static_cast<int64_t>(number);
+}
+
+// Steps, and how many there are.
+std::optional<int64_t> StepNumber(const Json& value) {
+  const std::optional<int64_t> number = Integer(value);
+  return number && *number >= 0 ? number : std::nullopt;
 }
 
 // What only grows.
@@ -81,9 +93,9 @@ void SetMetric(const std::string& name, const Json& value, v1::Progress* progres
 void Merge(const Json& report, v1::Progress* progress) {
   for (const auto& [name, value] : report.items()) {
     if (name == "step") {
-      if (const auto step = Integer(value)) progress->set_step(*step);
+      if (const auto step = StepNumber(value)) progress->set_step(*step);
     } else if (name == "total_steps") {
-      if (const auto total = Integer(value)) progress->set_total_steps(*total);
+      if (const auto total = StepNumber(value)) progress->set_total_steps(*total);
     } else if (name == "loss") {
       if (const auto loss = Number(value)) progress->set_loss(*loss);
     } else if (name == "waited_seconds") {
@@ -108,36 +120,28 @@ void Merge(const Json& report, v1::Progress* progress) {
 
 }  // namespace
 
-bool MergeReport(std::string_view datagram, v1::Progress* progress, v1::Progress* alone) {
+std::string MergeReport(std::string_view datagram, v1::Progress* progress, v1::Progress* alone) {
   Json report = Json::parse(datagram, nullptr, /*allow_exceptions=*/false);
   if (report.is_discarded()) {
     report = Json::parse(QuoteNonFinite(datagram), nullptr, /*allow_exceptions=*/false);
   }
-  if (!report.is_object()) return false;
+  if (!report.is_object()) {
+    return fmt::format("its {} bytes are not a JSON object", datagram.size());
+  }
+  // Its values would be another step's.
+  const auto step = report.find("step");
+  if (step != report.end() && !step->is_null() && !StepNumber(*step)) {
+    return fmt::format("its step {} is not a number from 0 to 2^63 - 1",
+                       Utf8Prefix(ReplaceBytes(step->dump(-1, ' ', true, Replace)), kShownStep));
+  }
   Merge(report, progress);
   if (alone != nullptr) Merge(report, alone);
-  return true;
+  return "";
 }
 
 void KeepStep(v1::StepTime step, std::deque<v1::StepTime>* steps) {
   steps->push_back(std::move(step));
   if (steps->size() > kMostSteps) steps->pop_front();
-}
-
-void MergeProgress(const v1::Progress& update, v1::Progress* progress) {
-  if (update.has_step()) {
-    progress->set_step(update.step());
-    progress->clear_step_at_nanos();
-    if (update.has_step_at_nanos()) progress->set_step_at_nanos(update.step_at_nanos());
-  }
-  if (update.has_waited_seconds()) progress->set_waited_seconds(update.waited_seconds());
-  if (update.has_samples()) progress->set_samples(update.samples());
-  if (update.has_data_seconds()) progress->set_data_seconds(update.data_seconds());
-  if (update.has_collective_bytes()) progress->set_collective_bytes(update.collective_bytes());
-  if (update.has_total_steps()) progress->set_total_steps(update.total_steps());
-  if (update.has_loss()) progress->set_loss(update.loss());
-  if (!update.note().empty()) progress->set_note(update.note());
-  for (const auto& [name, value] : update.metrics()) (*progress->mutable_metrics())[name] = value;
 }
 
 }  // namespace meshrun::worker

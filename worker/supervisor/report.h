@@ -4,6 +4,7 @@
 #pragma once
 
 #include <deque>
+#include <string>
 #include <string_view>
 
 #include "meshrun/v1/common.pb.h"
@@ -12,12 +13,11 @@
 namespace meshrun::worker {
 
 // Writes the values of the datagram over `progress`; other values stay. NaN and Infinity are
-// accepted as Python's json writes them. False, with `progress` unchanged, when the datagram is not
-// a JSON object. `alone`: empty, and gets the values of this datagram alone; null: nobody asks.
-bool MergeReport(std::string_view datagram, v1::Progress* progress, v1::Progress* alone = nullptr);
-
-// The values that `update` has, over those of `progress`.
-void MergeProgress(const v1::Progress& update, v1::Progress* progress);
+// accepted as Python's json writes them. `alone`: empty, and gets the values of this datagram
+// alone; null: nobody asks. Returns why the datagram is refused, with `progress` unchanged: it is
+// not a JSON object, or its step is not one. Empty: it is taken.
+std::string MergeReport(std::string_view datagram, v1::Progress* progress,
+                        v1::Progress* alone = nullptr);
 
 // So many of a rank's last steps are kept.
 inline constexpr size_t kMostSteps = 256;

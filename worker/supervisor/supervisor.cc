@@ -198,7 +198,7 @@ void Supervisor::Accept() {
   v1::SupervisorResponse response;
   *response.mutable_state() = State();
   Send(response);
-  for (Rank& rank : ranks_) rank.progress_unsent = rank.progress.ByteSizeLong() > 0;
+  for (Rank& rank : ranks_) rank.latest.OfferAgain();
   SendProgress(Now());
 }
 

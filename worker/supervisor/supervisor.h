@@ -42,6 +42,7 @@
 #include "worker/cgroups/cgroups.h"
 #include "worker/event_files/event_files.h"
 #include "worker/supervisor/frame.h"
+#include "worker/supervisor/latest_reports.h"
 #include "worker/supervisor/output_copier.h"
 #include "worker/supervisor/program_search.h"
 
@@ -99,7 +100,7 @@ class Supervisor {
     // End of its stderr, for what its user must know; of ranks with event files.
     os::UniqueFd errors;
     v1::Progress progress;
-    bool progress_unsent = false;
+    LatestReports latest;
     // Those since the last message to the daemon.
     std::deque<v1::StepTime> steps;
   };

@@ -294,22 +294,25 @@ void Supervisor::ReadReports(Rank& rank) {
     const bool had_step = rank.progress.has_step();
     const int64_t step = rank.progress.step();
     v1::Progress values;
-    if (MergeReport(report->text, &rank.progress, writes_events ? &values : nullptr)) {
-      rank.progress_unsent = true;
+    const std::string refused = MergeReport(report->text, &rank.progress, &values);
+    if (refused.empty()) {
       if (rank.progress.has_step() && (!had_step || rank.progress.step() != step)) {
-        rank.progress.set_step_at_nanos(report->sent.count());
+        // Times of arrival may be measured to lie before the last one's.
+        rank.progress.set_step_at_nanos(
+            std::max<int64_t>(report->sent.count(), rank.progress.step_at_nanos()));
         v1::StepTime step;
         step.set_step(rank.progress.step());
         step.set_at_nanos(rank.progress.step_at_nanos());
         KeepStep(std::move(step), &rank.steps);
       }
+      rank.latest.Add(values, rank.progress);
       if (writes_events) WriteEvents(rank, std::move(values));
     } else if (++malformed_reports_ == 1) {
-      Say(fmt::format("rank {} sends reports that are not JSON objects: {} bytes ignored",
-                      rank.launch.rank(), report->text.size()));
+      Say(fmt::format("a report of rank {} is ignored, as others like it are: {}",
+                      rank.launch.rank(), refused));
     }
   }
-  if (rank.progress_unsent)
+  if (rank.latest.has_unsent())
     progress_at_ = std::min(progress_at_, last_progress_ + kProgressInterval);
 }
 
@@ -355,13 +358,15 @@ void Supervisor::SendProgress(Time now) {
   progress_at_ = Time::max();
   v1::SupervisorResponse response;
   for (Rank& rank : ranks_) {
-    if (!rank.progress_unsent || !connection_) continue;
-    rank.progress_unsent = false;
-    v1::ProcessProgress& progress = *response.mutable_progress()->add_progress();
-    progress.set_generation(rank.launch.generation());
-    progress.set_rank(rank.launch.rank());
-    *progress.mutable_progress() = rank.progress;
-    progress.mutable_steps()->Assign(rank.steps.begin(), rank.steps.end());
+    if (!rank.latest.has_unsent() || !connection_) continue;
+    v1::ProcessProgress* progress = nullptr;
+    for (v1::Progress& values : rank.latest.TakeUnsent()) {
+      progress = response.mutable_progress()->add_progress();
+      progress->set_generation(rank.launch.generation());
+      progress->set_rank(rank.launch.rank());
+      *progress->mutable_progress() = std::move(values);
+    }
+    progress->mutable_steps()->Assign(rank.steps.begin(), rank.steps.end());
     rank.steps.clear();
   }
   if (!response.has_progress()) return;

@@ -2,8 +2,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <limits>
+#include <map>
+#include <optional>
 #include <set>
 #include <string>
+#include <vector>
 
 #include "coordinator/state_machine/curve.h"
 #include "core/env_entries.h"
@@ -386,14 +390,82 @@ TEST_F(JobsTest, AShortJobsCurveHasAllItsPoints) {
   EXPECT_EQ(out.curve_size(), 200);
 }
 
+// A point as a line of text.
+std::vector<std::string> Lines(const Curve& curve) {
+  google::protobuf::RepeatedPtrField<v1::ProgressPoint> points;
+  curve.Since(0, &points);
+  std::vector<std::string> lines;
+  for (const v1::ProgressPoint& point : points) {
+    std::string& line = lines.emplace_back(fmt::format("{}:", point.step()));
+    if (point.has_loss()) line += fmt::format(" {}", point.loss());
+    std::map<std::string, double> metrics(point.metrics().begin(), point.metrics().end());
+    for (const auto& [name, value] : metrics) line += fmt::format(" {}={}", name, value);
+  }
+  return lines;
+}
+
+v1::Progress Said(int64_t step, std::optional<double> loss,
+                  const std::map<std::string, double>& metrics = {}) {
+  v1::Progress progress;
+  progress.set_step(step);
+  if (loss) progress.set_loss(*loss);
+  progress.mutable_metrics()->insert(metrics.begin(), metrics.end());
+  return progress;
+}
+
+TEST_F(JobsTest, APointHasTheNumbersOfItsReportAlone) {
+  Curve curve;
+  curve.Add(Said(1, 0.1, {{"m", 1}}), seconds(1));
+  curve.Add(Said(2, std::nullopt), seconds(2));
+  curve.Add(Said(3, std::numeric_limits<double>::quiet_NaN()), seconds(3));
+  curve.Add(Said(3, std::numeric_limits<double>::quiet_NaN()), seconds(3));
+  curve.Add(Said(3, std::nullopt, {{"m", 3}}), seconds(3));
+  curve.Add(Said(1, 0.1), seconds(4));
+  EXPECT_THAT(Lines(curve), ElementsAre("1: 0.1 m=1", "2:", "3: nan", "3: m=3", "1: 0.1"));
+}
+
+TEST_F(JobsTest, ACurveHasTheFirstEightMetricsByNameWhereOneReportHasMore) {
+  Curve curve;
+  curve.Add(Said(1, 0.1, {{"zz", 1}}), seconds(1));
+  std::map<std::string, double> many;
+  for (int i = 0; i < 100; ++i) many[fmt::format("m{:02}", i)] = i;
+  curve.Add(Said(2, 0.2, many), seconds(2));
+  curve.Add(Said(3, std::nullopt, {{"late", 3}}), seconds(3));
+  EXPECT_THAT(Lines(curve),
+              ElementsAre("1: 0.1 zz=1", "2: 0.2 m00=0 m01=1 m02=2 m03=3 m04=4 m05=5 m06=6", "3:"));
+}
+
+TEST_F(JobsTest, AMetricThatComesRarelyCoversTheWholeRunToo) {
+  Curve curve;
+  for (int second = 0; second < 10'000; ++second) {
+    std::map<std::string, double> metrics;
+    if (second % 100 == 99) metrics["validation"] = second;
+    curve.Add(Said(second, 1.0 / (1 + second), metrics), seconds(second));
+  }
+  google::protobuf::RepeatedPtrField<v1::ProgressPoint> points;
+  curve.Since(0, &points);
+  EXPECT_LE(points.size(), static_cast<int>(Curve::kMostPoints));
+  std::vector<int64_t> steps;
+  for (const v1::ProgressPoint& point : points) {
+    if (!point.metrics().contains("validation")) continue;
+    steps.push_back(point.step());
+    EXPECT_EQ(point.metrics().at("validation"), point.step());
+  }
+  EXPECT_GE(steps.size(), 40u);
+  EXPECT_LT(steps.front(), 1'000);
+  EXPECT_GT(steps.back(), 9'000);
+}
+
 TEST_F(JobsTest, ACurveEndsWithTheLastStep) {
   Curve curve;
   v1::Progress progress;
   for (int second = 0; second <= 9'999; ++second) {
     progress.set_step(second);
-    curve.Add(progress, seconds(second), /*is_last=*/second == 9'999);
-    curve.Add(progress, seconds(second), /*is_last=*/second == 9'999);
+    curve.Add(progress, seconds(second));
+    curve.Add(progress, seconds(second));
   }
+  curve.End();
+  curve.End();
   v1::GetJobResponse out;
   curve.Since(0, out.mutable_curve());
   EXPECT_EQ(out.curve(out.curve_size() - 1).step(), 9'999);

@@ -1,0 +1,14 @@
+// What a rank has said so far, report by report. Pure.
+#pragma once
+
+#include "meshrun/v1/common.pb.h"
+
+namespace meshrun {
+
+// `update` is older news than `known`, by the times of their steps on the rank's host.
+bool IsEarlier(const v1::Progress& update, const v1::Progress& known);
+
+// The values that `update` has, over those of `known`; an earlier one gives what is missing there.
+void MergeProgress(const v1::Progress& update, v1::Progress* known);
+
+}  // namespace meshrun
