@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 #include <google/protobuf/descriptor.pb.h>
+#include <google/protobuf/duration.pb.h>
 #include <google/protobuf/unknown_field_set.h>
 
 #include <deque>
@@ -17,6 +18,7 @@ namespace meshrun::rpc {
 namespace {
 
 using google::protobuf::Descriptor;
+using google::protobuf::Duration;
 using google::protobuf::FieldDescriptor;
 using google::protobuf::Message;
 using google::protobuf::Reflection;
@@ -26,6 +28,9 @@ using google::protobuf::UnknownFieldSet;
 // meshrun/v1/bounds.proto. No extension is generated for them (tools/bazel/proto.bzl).
 constexpr int kMaxBytes = 50100;
 constexpr int kMaxItems = 50101;
+// A hundred years. Added to the time of a clock it stays in the range of its nanoseconds.
+constexpr int64_t kMostSeconds = int64_t{36525} * 24 * 3600;
+constexpr int32_t kNanosOfSecond = 1'000'000'000;
 
 struct Table;
 
@@ -93,7 +98,27 @@ absl::Status CheckString(const FieldCheck& check, const std::string& value) {
   return TooMany(check.field, value.size(), "bytes", check.bounds.max_bytes);
 }
 
+absl::Status CheckDuration(const FieldDescriptor& field, const Duration& value) {
+  if (value.seconds() >= 0 && value.seconds() <= kMostSeconds && value.nanos() >= 0 &&
+      value.nanos() < kNanosOfSecond) {
+    return absl::OkStatus();
+  }
+  const std::string nanos = value.nanos() == 0 ? "" : fmt::format(" and {} ns", value.nanos());
+  return absl::InvalidArgumentError(
+      fmt::format("{} is {} s{}, and only durations from 0 to {} s "
+                  "are taken",
+                  field.name(), value.seconds(), nanos, kMostSeconds));
+}
+
 absl::Status Check(const Message& message, const Table& table, size_t* items);
+
+// A message within a message.
+absl::Status CheckWithin(const FieldCheck& check, const Message& value, size_t* items) {
+  if (value.GetDescriptor() == Duration::descriptor()) {
+    return CheckDuration(*check.field, static_cast<const Duration&>(value));
+  }
+  return Check(value, *check.within, items);
+}
 
 // An entry of a map: its key and its value.
 absl::Status CheckEntry(const FieldCheck& check, const Message& entry, size_t* items) {
@@ -105,7 +130,7 @@ absl::Status CheckEntry(const FieldCheck& check, const Message& entry, size_t* i
       MESHRUN_RETURN_IF_ERROR(
           CheckString(check, reflection->GetStringReference(entry, part, &scratch)));
     } else if (part->cpp_type() == FieldDescriptor::CPPTYPE_MESSAGE && check.within != nullptr) {
-      MESHRUN_RETURN_IF_ERROR(Check(reflection->GetMessage(entry, part), *check.within, items));
+      MESHRUN_RETURN_IF_ERROR(CheckWithin(check, reflection->GetMessage(entry, part), items));
     }
   }
   return absl::OkStatus();
@@ -149,7 +174,7 @@ absl::Status CheckRepeated(const FieldCheck& check, const Message& message, size
   }
   for (int i = 0; check.within != nullptr && i < count; ++i) {
     MESHRUN_RETURN_IF_ERROR(
-        Check(reflection->GetRepeatedMessage(message, field, i), *check.within, items));
+        CheckWithin(check, reflection->GetRepeatedMessage(message, field, i), items));
   }
   return absl::OkStatus();
 }
@@ -163,7 +188,7 @@ absl::Status Check(const Message& message, const Table& table, size_t* items) {
       MESHRUN_RETURN_IF_ERROR(CheckRepeated(check, message, items));
     } else if (check.within != nullptr) {
       if (!reflection->HasField(message, field)) continue;
-      MESHRUN_RETURN_IF_ERROR(Check(reflection->GetMessage(message, field), *check.within, items));
+      MESHRUN_RETURN_IF_ERROR(CheckWithin(check, reflection->GetMessage(message, field), items));
     } else {
       MESHRUN_RETURN_IF_ERROR(
           CheckString(check, reflection->GetStringReference(message, field, &scratch)));

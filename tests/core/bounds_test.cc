@@ -2,11 +2,16 @@
 
 #include <gmock/gmock.h>
 #include <google/protobuf/descriptor.h>
+#include <google/protobuf/duration.pb.h>
+#include <google/protobuf/message.h>
 #include <gtest/gtest.h>
 
 #include <filesystem>
+#include <limits>
+#include <memory>
 #include <set>
 #include <string>
+#include <vector>
 
 #include "meshrun/v1/agent_service.pb.h"
 #include "meshrun/v1/cluster_service.pb.h"
@@ -35,12 +40,14 @@ class Requests {
       for (int s = 0; file != nullptr && s < file->service_count(); ++s) {
         ++services;
         for (int m = 0; m < file->service(s)->method_count(); ++m) {
-          Add(file->service(s)->method(m)->input_type());
+          types.push_back(file->service(s)->method(m)->input_type());
+          Add(types.back());
         }
       }
     }
   }
   int services = 0;
+  std::vector<const Descriptor*> types;
   std::vector<const FieldDescriptor*> fields;
 
  private:
@@ -118,6 +125,60 @@ TEST(BoundsTest, MessagesWithinMessages) {
   v1::RankExit& exit = *session.mutable_hello()->add_running()->add_exits();
   for (int i = 0; i < 65; ++i) exit.add_last_lines("x");
   EXPECT_EQ(Refusal(session), "last_lines has 65 items, and at most 64 are taken");
+}
+
+// Calls `then` with each Duration in the message, while only the messages on the way to it are set.
+template <typename Then>
+void ForEachDuration(google::protobuf::Message& message, int depth, const Then& then) {
+  const auto* const reflection = message.GetReflection();
+  for (int i = 0; i < message.GetDescriptor()->field_count(); ++i) {
+    const FieldDescriptor* const field = message.GetDescriptor()->field(i);
+    if (field->message_type() == nullptr || field->is_map() || depth > 6) continue;
+    auto* const within = field->is_repeated() ? reflection->AddMessage(&message, field)
+                                              : reflection->MutableMessage(&message, field);
+    if (field->message_type()->full_name() == "google.protobuf.Duration") {
+      then(field, static_cast<google::protobuf::Duration&>(*within));
+    } else if (!field->message_type()->full_name().starts_with("google.")) {
+      ForEachDuration(*within, depth + 1, then);
+    }
+    if (field->is_repeated()) {
+      reflection->RemoveLast(&message, field);
+    } else {
+      reflection->ClearField(&message, field);
+    }
+  }
+}
+
+TEST(BoundsTest, NoDurationOfARequestIsNegative) {
+  std::set<std::string> seen;
+  for (const Descriptor* const type : Requests().types) {
+    const auto* const prototype =
+        google::protobuf::MessageFactory::generated_factory()->GetPrototype(type);
+    const std::unique_ptr<google::protobuf::Message> request(prototype->New());
+    ForEachDuration(*request, 0, [&](const FieldDescriptor* field, auto& duration) {
+      seen.insert(field->full_name());
+      const auto refusal_of = [&](int64_t seconds, int32_t nanos) {
+        duration.set_seconds(seconds);
+        duration.set_nanos(nanos);
+        return Refusal(*request);
+      };
+      EXPECT_EQ(refusal_of(0, 0), "") << field->full_name();
+      EXPECT_EQ(refusal_of(365 * 24 * 3600, 999'999'999), "") << field->full_name();
+      EXPECT_EQ(refusal_of(-5, 0), field->name() +
+                                       " is -5 s, and only durations from 0 to "
+                                       "3155760000 s are taken");
+      EXPECT_EQ(refusal_of(0, -1), field->name() +
+                                       " is 0 s and -1 ns, and only durations from 0 "
+                                       "to 3155760000 s are taken");
+      // It would be more nanoseconds than can be counted.
+      EXPECT_NE(refusal_of(std::numeric_limits<int64_t>::max(), 0), "") << field->full_name();
+      EXPECT_NE(refusal_of(1, 1'000'000'000), "") << field->full_name();
+    });
+  }
+  EXPECT_TRUE(seen.contains("meshrun.v1.DrainNodeRequest.deadline"));
+  EXPECT_TRUE(seen.contains("meshrun.v1.JobSpec.time_limit"));
+  EXPECT_TRUE(seen.contains("meshrun.v1.Hello.fence_after"));
+  EXPECT_GE(seen.size(), 12u);
 }
 
 TEST(BoundsTest, KeysAndValuesOfMaps) {
