@@ -140,6 +140,9 @@ class Proxy : public PageProxy {
     if (key == nullptr) return Refused("the page is not served yet");
     const auto is_first = [this](std::string_view given) { return IsFirst(given); };
     if (auto answer = key->Judge(request, is_first)) return *std::move(answer);
+    if (!http::IsGet(request) && request.method != "POST") {
+      return http::MethodNotAllowed(request, "GET, HEAD, POST");
+    }
     const std::string_view path = key->PathAtCoordinator(request.path);
     HttpCall call{.method = request.method,
                   .path = PathAndQuery(request, path),

@@ -131,11 +131,7 @@ http::Response NoRoute(const http::Request& request, const Match& match) {
     return http::ErrorResponse(absl::NotFoundError(fmt::format(
         "there is no {} here: {}/openapi.json describes the calls", request.path, kApiBase)));
   }
-  http::Response out = http::ErrorResponse(absl::UnimplementedError(
-      fmt::format("{} is not for {}: use {}", request.path, request.method, match.allowed)));
-  out.status = 405;
-  out.headers.emplace_back("Allow", match.allowed == "GET" ? "GET, HEAD" : match.allowed);
-  return out;
+  return http::MethodNotAllowed(request, match.allowed == "GET" ? "GET, HEAD" : match.allowed);
 }
 
 // The whole header is "application/json; charset=utf-8", for example.
@@ -188,7 +184,7 @@ http::Answer Api::Call(const http::Request& request) const {
     const absl::Status allowed =
         Allow(request, exists ? "http:" + request.path : kNoPath, kPlainPath);
     if (!allowed.ok()) return ErrorAnswer(allowed);
-    if (request.method == "POST") return NoRoute(request, {.allowed = "GET"});
+    if (exists && !http::IsGet(request)) return NoRoute(request, {.allowed = "GET"});
     return Page(request);
   }
   const Match match = FindRoute(request.method, request.path);

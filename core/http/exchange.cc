@@ -4,17 +4,25 @@
 
 #include <algorithm>
 #include <chrono>
+#include <iterator>
 #include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
 #include <utility>
 
 #include "core/error_detail.h"
 #include "core/log.h"
+#include "core/parse_integer.h"
+#include "core/utf8.h"
 
 namespace meshrun::http {
 namespace {
 
 // httplib's routes are regular expressions, which recurse once for each character.
 constexpr size_t kLongestPath = 1024;
+// Bytes of a wrong method that an error shows.
+constexpr size_t kShownBytes = 20;
 // How soon an endless body notices that its client, its certificate or the server has gone.
 constexpr std::chrono::milliseconds kStreamWait(250);
 
@@ -27,11 +35,6 @@ std::string Lower(std::string text) {
 bool HasBody(const httplib::Request& request) {
   const std::string length = request.get_header_value("Content-Length");
   return request.has_header("Transfer-Encoding") || (!length.empty() && length != "0");
-}
-
-// Without either httplib would read until the client closes its side, which waits for our answer.
-bool SaysItsLength(const httplib::Request& request) {
-  return request.has_header("Content-Length") || request.has_header("Transfer-Encoding");
 }
 
 bool IsForm(const httplib::Request& request) {
@@ -48,9 +51,49 @@ bool IsPacked(const httplib::Request& request) {
   });
 }
 
-// Whether the body of this request is read.
-bool IsRead(const httplib::Request& request) {
-  return request.method == "POST" && !IsForm(request) && !IsPacked(request);
+// Methods that httplib knows; it cannot read a request of another one.
+bool IsKnown(std::string_view method) {
+  static constexpr std::string_view kKnown[] = {"GET",     "HEAD",    "POST",  "PUT",   "DELETE",
+                                                "CONNECT", "OPTIONS", "TRACE", "PATCH", "PRI"};
+  return std::find(std::begin(kKnown), std::end(kKnown), method) != std::end(kKnown);
+}
+
+Response Refusal(int status, absl::Status why) {
+  Response out = ErrorResponse(why);
+  out.status = status;
+  return out;
+}
+Response Refusal(int status, std::string_view why) {
+  return Refusal(status, absl::InvalidArgumentError(std::string(why)));
+}
+
+Response PathTooLong() { return Refusal(414, "the path, or what follows its '?', is too long"); }
+
+Response BodyTooLong(size_t most) {
+  return Refusal(413, fmt::format("the body has more than {} bytes", most));
+}
+
+// Whether the length of the body is said, once and in a way that can be read.
+std::optional<Response> RefuseLength(const httplib::Request& request, size_t most) {
+  const size_t lengths = request.get_header_value_count("Content-Length");
+  if (const size_t encodings = request.get_header_value_count("Transfer-Encoding"); encodings > 0) {
+    // Two programs on the way might take different ones for the end of the request.
+    if (lengths > 0) return Refusal(400, "send Content-Length or Transfer-Encoding, not both");
+    if (encodings > 1 || Lower(request.get_header_value("Transfer-Encoding")) != "chunked") {
+      return Refusal(501, absl::UnimplementedError(
+                              "of all values of Transfer-Encoding only 'chunked' is read"));
+    }
+    return std::nullopt;
+  }
+  // Without either httplib would read until the client closes its side, which waits for our answer.
+  if (lengths == 0) {
+    return Refusal(411,
+                   "the body has no length: send Content-Length, or 'Transfer-Encoding: chunked'");
+  }
+  const auto length = ParseInteger<uint64_t>(request.get_header_value("Content-Length"));
+  if (lengths > 1 || !length) return Refusal(400, "Content-Length is not one number");
+  if (*length > most) return BodyTooLong(most);
+  return std::nullopt;
 }
 
 }  // namespace
@@ -92,6 +135,16 @@ Exchange::Exchange(ExchangeHost& host, Wire& wire, const std::atomic<bool>& stop
   Post(R"([\s\S]*)", [this](const httplib::Request& request, httplib::Response& response) {
     Handle(request, response);
   });
+  set_error_handler(
+      HandlerWithResponse([this](const httplib::Request& request, httplib::Response& response) {
+        return Explain(request, response);
+      }));
+  set_post_routing_handler([this](const httplib::Request&, httplib::Response& response) {
+    if (!ends_) return;
+    response.headers.erase("Keep-Alive");
+    response.headers.erase("Connection");
+    response.set_header("Connection", "close");
+  });
   set_exception_handler(
       [this](const httplib::Request&, httplib::Response& response, std::exception_ptr) {
         Write(ErrorResponse(absl::InternalError("the request could not be handled")), response);
@@ -105,10 +158,22 @@ void Exchange::Authenticate(rpc::Identity caller, std::string certificate_pem) {
 
 bool Exchange::Serve() {
   ends_ = false;
+  answered_ = false;
   bool closed = false;
   const bool served = process_request(wire_, /*close_connection=*/false, closed,
                                       [this](httplib::Request& request) { OnHead(request); });
+  if (!served && !answered_ && wire_.head_too_long()) RefuseLine();
   return served && !closed && !ends_ && !wire_.broken() && !stopping_.load();
+}
+
+// httplib gives up a first line without end, and answers nothing.
+void Exchange::RefuseLine() {
+  const Response answer = PathTooLong();
+  const std::string text = fmt::format(
+      "HTTP/1.1 414 URI Too Long\r\nConnection: close\r\nContent-Type: {}\r\n"
+      "Content-Length: {}\r\n\r\n{}",
+      answer.content_type, answer.body.size(), answer.body);
+  wire_.write(text.data(), text.size());
 }
 
 void Exchange::OnHead(httplib::Request& request) {
@@ -120,39 +185,71 @@ void Exchange::OnHead(httplib::Request& request) {
       request.get_header_value("Accept-Encoding").find("gzip") != std::string::npos;
   request.headers.erase("Accept-Encoding");
   if (takes_gzip && wire_.tls() != nullptr) request.set_header("Accept-Encoding", "gzip");
-  if (!HasBody(request) || IsRead(request)) return;
+  if (request.method == "POST" ? !RefuseHead(request) : !HasBody(request)) return;
   ends_ = true;
-  request.headers.erase("Connection");
-  request.set_header("Connection", "close");
+  // Nobody waits for the body.
+  request.headers.erase("Expect");
+}
+
+std::optional<Response> Exchange::RefuseHead(const httplib::Request& request) const {
+  if (request.path.size() > kLongestPath) return PathTooLong();
+  if (request.method != "POST") return std::nullopt;
+  if (auto refused = RefuseLength(request, host_.limits().body_bytes)) return refused;
+  if (IsForm(request)) return Refusal(415, "forms are not read: send JSON");
+  if (IsPacked(request)) {
+    return Refusal(415, "a body with a Content-Encoding is not read: send it as it is");
+  }
+  return std::nullopt;
 }
 
 Exchange::HandlerResponse Exchange::Route(const httplib::Request& request,
                                           httplib::Response& response) {
-  const auto refuse = [&](int status, std::string_view why) {
-    Response answer = ErrorResponse(absl::InvalidArgumentError({why.data(), why.size()}));
-    answer.status = status;
-    Write(std::move(answer), response);
+  if (std::optional<Response> refused = RefuseHead(request)) {
+    Write(*std::move(refused), response);
     return HandlerResponse::Handled;
-  };
-  const bool is_post = request.method == "POST";
-  if (!is_post && request.method != "GET" && request.method != "HEAD") {
-    return refuse(405, fmt::format("{} is not a method of this server", request.method));
-  }
-  if (request.path.size() > kLongestPath) return refuse(414, "the path is too long");
-  if (is_post && !SaysItsLength(request)) {
-    return refuse(411, "the body has no length: send Content-Length");
-  }
-  if (is_post && IsForm(request)) return refuse(415, "forms are not read: send JSON");
-  if (is_post && IsPacked(request)) {
-    return refuse(415, "a body with a Content-Encoding is not read: send it as it is");
   }
   // Its body is read before the handler is asked.
-  if (is_post) return HandlerResponse::Unhandled;
+  if (request.method == "POST") return HandlerResponse::Unhandled;
   Handle(request, response);
   return HandlerResponse::Handled;
 }
 
+Exchange::HandlerResponse Exchange::Explain(const httplib::Request& request,
+                                            httplib::Response& response) {
+  if (answered_) return HandlerResponse::Unhandled;
+  // What httplib has not read to its end is not the next request.
+  ends_ = true;
+  const Limits& limits = host_.limits();
+  Response answer = [&] {
+    if (wire_.body_too_long() || response.status == 413) return BodyTooLong(limits.body_bytes);
+    if (wire_.head_too_long()) {
+      return Refusal(
+          431, fmt::format("the head of the request has more than {} bytes", limits.head_bytes));
+    }
+    if (response.status == 414) return PathTooLong();
+    if (response.status == 416)
+      return Refusal(400, "the header Range cannot be read: leave it out");
+    if (response.status >= 500) {
+      return ErrorResponse(absl::InternalError("the request could not be handled"));
+    }
+    if (!request.target.empty() && !IsKnown(request.method)) {
+      return Refusal(501, absl::UnimplementedError(
+                              fmt::format("{} is not a method that this server knows",
+                                          EscapeControls(request.method.substr(0, kShownBytes)))));
+    }
+    return Refusal(400, "the request cannot be read as HTTP/1.1");
+  }();
+  // httplib writes no length where it has found the error.
+  answer.headers.emplace_back("Content-Length", std::to_string(answer.body.size()));
+  Write(std::move(answer), response);
+  return HandlerResponse::Unhandled;
+}
+
 void Exchange::Handle(const httplib::Request& request, httplib::Response& response) {
+  // The length of a body in chunks is known only now.
+  if (request.body.size() > host_.limits().body_bytes) {
+    return Write(BodyTooLong(host_.limits().body_bytes), response);
+  }
   host_.OnRequest();
   if (certificates::Standing* const standing = host_.standing();
       standing != nullptr && !certificate_pem_.empty()) {
@@ -179,6 +276,7 @@ Request Exchange::Translate(const httplib::Request& request) const {
 }
 
 void Exchange::Write(Response answer, httplib::Response& response) {
+  answered_ = true;
   response.status = answer.status;
   for (const auto& [name, value] : answer.headers) response.set_header(name, value);
   response.set_header("Content-Type", answer.content_type);
@@ -190,6 +288,7 @@ void Exchange::Write(Streaming answer, httplib::Response& response) {
     if (answer.closed != nullptr) answer.closed();
     return Write(ErrorResponse(status), response);
   }
+  answered_ = true;
   response.status = 200;
   for (const auto& [name, value] : answer.headers) response.set_header(name, value);
   response.set_header("Cache-Control", "no-store");

@@ -48,8 +48,13 @@ class Exchange : private httplib::Server {
   // Ends an endless body when its certificate does.
   class Watch;
 
+  void RefuseLine();
   void OnHead(httplib::Request& request);
+  // Answer to a request that is refused by its head alone; absent: it is not.
+  std::optional<Response> RefuseHead(const httplib::Request& request) const;
   HandlerResponse Route(const httplib::Request& request, httplib::Response& response);
+  // Writes the body of an error that httplib has found.
+  HandlerResponse Explain(const httplib::Request& request, httplib::Response& response);
   void Handle(const httplib::Request& request, httplib::Response& response);
   void Write(Response answer, httplib::Response& response);
   void Write(Streaming answer, httplib::Response& response);
@@ -61,8 +66,11 @@ class Exchange : private httplib::Server {
   const std::string peer_;
   rpc::Identity caller_;
   std::string certificate_pem_;
-  // The body of a request is not read where it has no meaning, so nothing can follow it.
+  // The body of a request is not read where it has no meaning, and a head that cannot be read is
+  // not read to its end: nothing can follow either.
   bool ends_ = false;
+  // This request has an answer of ours, maybe one without a body.
+  bool answered_ = false;
 };
 
 }  // namespace meshrun::http

@@ -1,5 +1,7 @@
 #include "core/http/message.h"
 
+#include <fmt/format.h>
+
 #include <cmath>
 #include <nlohmann/json.hpp>
 
@@ -58,6 +60,16 @@ Response ErrorResponse(const absl::Status& status) {
                                   std::to_string(static_cast<int64_t>(std::ceil(seconds))));
   }
   response.body = body.dump() + "\n";
+  return response;
+}
+
+bool IsGet(const Request& request) { return request.method == "GET" || request.method == "HEAD"; }
+
+Response MethodNotAllowed(const Request& request, std::string_view allowed) {
+  Response response = ErrorResponse(absl::UnimplementedError(
+      fmt::format("{} is not for {}: use {}", request.path, request.method, allowed)));
+  response.status = 405;
+  response.headers.emplace_back("Allow", allowed);
   return response;
 }
 

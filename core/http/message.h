@@ -17,8 +17,8 @@
 namespace meshrun::http {
 
 struct Request {
-  // GET, HEAD or POST; others are refused before the handler. The answer to HEAD is that of GET,
-  // and its body is not sent.
+  // GET, HEAD or POST; the body of another one is not read, and its answer is MethodNotAllowed. The
+  // answer to HEAD is that of GET, and its body is not sent.
   std::string method;
   // Without the query, percents decoded: "/api/v1/jobs/17".
   std::string path;
@@ -69,5 +69,10 @@ using Handler = std::function<Answer(const Request&)>;
 int HttpStatus(absl::StatusCode code);
 // {"code": "NOT_FOUND", "message": "...", "retryAfterSeconds": 0.5}
 Response ErrorResponse(const absl::Status& status);
+
+// Whether it only looks: GET or HEAD.
+bool IsGet(const Request& request);
+// 405 with the code UNIMPLEMENTED. `allowed`: what may be asked of its path, "GET, HEAD".
+Response MethodNotAllowed(const Request& request, std::string_view allowed);
 
 }  // namespace meshrun::http

@@ -28,12 +28,7 @@ Answer Routes::Handle(const Request& request) const {
   if (route == nullptr) {
     return ErrorResponse(absl::NotFoundError(fmt::format("there is nothing at {}", request.path)));
   }
-  if (request.method == "POST" && !route->takes_post) {
-    Response refused =
-        ErrorResponse(absl::UnimplementedError(fmt::format("{} takes no POST", request.path)));
-    refused.status = 405;
-    return refused;
-  }
+  if (!IsGet(request) && !route->takes_post) return MethodNotAllowed(request, "GET, HEAD");
   if (!request.trusted && !route->method.empty()) {
     if (const absl::Status status = rpc::CheckCall(request.caller, route->method); !status.ok())
       return ErrorResponse(status);

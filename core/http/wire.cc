@@ -38,6 +38,7 @@ bool Wire::Handshake() {
 
 bool Wire::AwaitRequest(std::chrono::milliseconds time) {
   answers_ = false;
+  in_body_ = false;
   room_ = limits_.head_bytes;
   if (begin_ == end_) {
     const ssize_t got = Receive(buffer_.data(), buffer_.size(), steady_clock::now() + time);
@@ -52,11 +53,15 @@ bool Wire::AwaitRequest(std::chrono::milliseconds time) {
 void Wire::BeginBody() {
   // The sizes of chunks are written between them.
   room_ = limits_.body_bytes + limits_.head_bytes;
+  in_body_ = true;
 }
 
 ssize_t Wire::read(char* to, size_t size) {
   if (broken_) return -1;
-  if (room_ == 0) return Break();
+  if (room_ == 0) {
+    full_ = true;
+    return -1;
+  }
   if (begin_ == end_) {
     const ssize_t got = Receive(buffer_.data(), buffer_.size(), deadline_);
     if (got <= 0) return got;

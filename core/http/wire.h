@@ -2,7 +2,8 @@
 //
 // A deadline counts for all bytes of a request and not for each read, so that a client which sends
 // a byte a second does not last. An answer has a time and, for its bytes, a least rate. After a
-// deadline, an error or too many bytes the connection is broken, and stays so.
+// deadline or an error the connection is broken, and stays so. After too many bytes of a request
+// nothing more is read, and the answer can say so.
 //
 // Threads: that of its connection.
 #pragma once
@@ -40,6 +41,9 @@ class Wire : public httplib::Stream {
   void Close();
 
   bool broken() const { return broken_; }
+  // The head of the request, or its body, has more bytes than its limit.
+  bool head_too_long() const { return full_ && !in_body_; }
+  bool body_too_long() const { return full_ && in_body_; }
   // Null: plaintext.
   const SSL* tls() const { return tls_.get(); }
 
@@ -70,6 +74,8 @@ class Wire : public httplib::Stream {
   const Limits& limits_;
   std::unique_ptr<SSL, decltype(&::SSL_free)> tls_;
   bool broken_ = false;
+  bool in_body_ = false;
+  bool full_ = false;
   std::array<char, 8192> buffer_{};
   size_t begin_ = 0;
   size_t end_ = 0;

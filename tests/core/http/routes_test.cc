@@ -37,9 +37,16 @@ TEST_F(RoutesTest, WhatIsNotThereIs404) {
   EXPECT_EQ(std::get<Response>(Routes().Handle({.method = "GET", .path = "/x"})).status, 404);
 }
 
-TEST_F(RoutesTest, PostIsForThoseThatTakeIt) {
-  EXPECT_EQ(Ask({.method = "POST", .path = "/metrics", .trusted = true}).status, 405);
-  EXPECT_EQ(Ask({.method = "POST", .path = "/api/v1/x", .trusted = true}).status, 200);
+TEST_F(RoutesTest, OtherMethodsAreForThoseThatTakeThem) {
+  for (const char* method : {"POST", "PUT", "DELETE", "OPTIONS"}) {
+    const Response refused = Ask({.method = method, .path = "/metrics", .trusted = true});
+    EXPECT_EQ(refused.status, 405) << method;
+    EXPECT_EQ(refused.headers, (Headers{{"Allow", "GET, HEAD"}})) << method;
+    EXPECT_THAT(refused.body, ::testing::HasSubstr(R"("code":"UNIMPLEMENTED")")) << method;
+    EXPECT_THAT(refused.body, ::testing::HasSubstr(method));
+    EXPECT_EQ(Ask({.method = method, .path = "/api/v1/x", .trusted = true}).status, 200) << method;
+    EXPECT_EQ(std::get<Response>(Routes().Handle({.method = method, .path = "/x"})).status, 404);
+  }
 }
 
 TEST_F(RoutesTest, ACallerWithACertificateNeedsTheRoleOfTheRow) {

@@ -5,10 +5,14 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <httplib.h>
+#include <sys/socket.h>
 
 #include <atomic>
 #include <fstream>
+#include <string>
+#include <string_view>
 #include <thread>
+#include <tuple>
 
 #include "core/error_detail.h"
 #include "tests/core/support/certificates.h"
@@ -107,21 +111,113 @@ TEST_F(ServerTest, HeadIsAnsweredWithoutTheBody) {
   EXPECT_EQ(answer->body, "");
 }
 
-TEST_F(ServerTest, OtherMethodsAndFormsDoNotReachTheHandler) {
+TEST_F(ServerTest, FormsAndLongPathsDoNotReachTheHandler) {
   BeginPlain([](const Request&) -> Answer {
     ADD_FAILURE();
     return Response();
   });
-  const auto put = Plain().Put("/x", "body", "application/json");
-  ASSERT_TRUE(put);
-  EXPECT_EQ(put->status, 405);
-  EXPECT_THAT(put->body, HasSubstr("PUT"));
   const auto form = Plain().Post("/x", httplib::Params{{"a", "b"}});
   ASSERT_TRUE(form);
   EXPECT_EQ(form->status, 415);
-  const auto path = Plain().Get(("/" + std::string(2000, 'x')).c_str());
-  ASSERT_TRUE(path);
-  EXPECT_EQ(path->status, 414);
+  for (const size_t size : {2'000, 20'000, 200'000}) {
+    const auto path = Plain().Get(("/" + std::string(size, 'x')).c_str());
+    ASSERT_TRUE(path) << size << ": " << httplib::to_string(path.error());
+    EXPECT_EQ(path->status, 414) << size;
+    EXPECT_THAT(path->body, HasSubstr(R"("code":"INVALID_ARGUMENT")")) << size;
+  }
+}
+
+TEST_F(ServerTest, OtherMethodsReachTheHandlerWithoutTheirBodies) {
+  BeginPlain([this](const Request& request) -> Answer {
+    MutexLock lock(mu_);
+    last_ = request;
+    return MethodNotAllowed(request, "GET, HEAD");
+  });
+  auto client = Plain();
+  client.set_keep_alive(true);
+  for (int i = 0; i < 2; ++i) {
+    const auto put = client.Put("/x", "GET /y HTTP/1.1\r\n\r\n", "application/json");
+    ASSERT_TRUE(put) << httplib::to_string(put.error());
+    EXPECT_EQ(put->status, 405);
+    EXPECT_EQ(put->get_header_value("Allow"), "GET, HEAD");
+    EXPECT_EQ(put->get_header_value("Connection"), "close");
+    EXPECT_EQ(put->get_header_value_count("Keep-Alive"), 0u);
+    EXPECT_THAT(put->body, HasSubstr("/x is not for PUT: use GET, HEAD"));
+    EXPECT_EQ(last().body, "");
+  }
+  EXPECT_EQ(server_->counts().requests, 2u);
+}
+
+// Sends `request` as it is, and gives the whole answer, after which the server must close.
+std::string Said(int port, std::string_view request) {
+  const os::UniqueFd socket = testing::ConnectFrom("127.0.0.1", port);
+  ::send(socket.get(), request.data(), request.size(), MSG_NOSIGNAL);
+  std::string answer;
+  EXPECT_TRUE(Eventually([&] {
+    char buffer[4096];
+    const ssize_t got = ::recv(socket.get(), buffer, sizeof buffer, MSG_DONTWAIT);
+    if (got > 0) answer.append(buffer, static_cast<size_t>(got));
+    return got == 0;
+  })) << request.substr(0, 100);
+  return answer;
+}
+
+// What the parser of HTTP finds wrong comes as JSON too, and ends the connection: nobody knows
+// where the next request would begin.
+TEST_F(ServerTest, ARequestThatCannotBeReadGetsAnErrorInJson) {
+  BeginPlain();
+  const std::string post = "POST /x HTTP/1.1\r\nContent-Type: application/json\r\n";
+  const std::tuple<std::string, int, const char*, const char*> cases[] = {
+      {"FOO /x HTTP/1.1\r\n\r\n", 501, "UNIMPLEMENTED",
+       "FOO is not a method that this server knows"},
+      {"get /x HTTP/1.1\r\n\r\n", 501, "UNIMPLEMENTED", "get is not a method"},
+      {"GET /x HTTP/9.9\r\n\r\n", 400, "INVALID_ARGUMENT", "HTTP/1.1"},
+      {"nonsense\r\n\r\n", 400, "INVALID_ARGUMENT", "HTTP/1.1"},
+      {"GET /x HTTP/1.1\r\nRange: lines=1-2\r\n\r\n", 400, "INVALID_ARGUMENT", "Range"},
+      {"GET /x HTTP/1.1\r\nX: " + std::string(100'000, 'x') + "\r\n\r\n", 431, "INVALID_ARGUMENT",
+       "65536 bytes"},
+      {post + "\r\n{}", 411, "INVALID_ARGUMENT", "Content-Length"},
+      {post + "Content-Length: many\r\n\r\n{}", 400, "INVALID_ARGUMENT", "Content-Length"},
+      {post + "Content-Length: -2\r\n\r\n{}", 400, "INVALID_ARGUMENT", "Content-Length"},
+      {post + "Content-Length: 2\r\nContent-Length: 40\r\n\r\n{}", 400, "INVALID_ARGUMENT",
+       "Content-Length"},
+      {post + "Content-Length: 2\r\nTransfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n\r\n", 400,
+       "INVALID_ARGUMENT", "not both"},
+      {post + "Transfer-Encoding: gzip, chunked\r\n\r\n2\r\n{}\r\n0\r\n\r\n", 501, "UNIMPLEMENTED",
+       "only 'chunked'"},
+      {post + "Transfer-Encoding: chunked\r\n\r\nmany\r\n{}\r\n0\r\n\r\n", 400, "INVALID_ARGUMENT",
+       "cannot be read"},
+  };
+  for (const auto& [request, status, code, message] : cases) {
+    const std::string shown = request.substr(0, 100);
+    const std::string said = Said(server_->port(), request + "GET /smuggled HTTP/1.1\r\n\r\n");
+    EXPECT_THAT(said, ::testing::StartsWith(fmt::format("HTTP/1.1 {} ", status))) << shown;
+    EXPECT_THAT(said, HasSubstr("\r\nContent-Type: application/json\r\n")) << shown;
+    EXPECT_THAT(said, HasSubstr("\r\nConnection: close\r\n")) << shown;
+    const size_t body = said.find("\r\n\r\n") + 4;
+    EXPECT_THAT(said, HasSubstr(fmt::format("\r\nContent-Length: {}\r\n", said.size() - body)))
+        << shown;
+    EXPECT_THAT(said.substr(body), ::testing::StartsWith(fmt::format(R"({{"code":"{}",)", code)))
+        << shown;
+    EXPECT_THAT(said.substr(body), HasSubstr(message)) << shown;
+  }
+  EXPECT_EQ(server_->counts().requests, 0u);
+}
+
+TEST_F(ServerTest, ABodyMayComeInChunks) {
+  BeginPlain();
+  const auto answer = Plain().Post(
+      "/x",
+      [](size_t at, httplib::DataSink& sink) {
+        const std::string_view text = R"({"now": true})";
+        if (at < text.size()) return sink.write(text.data() + at, 1);
+        sink.done();
+        return true;
+      },
+      "application/json");
+  ASSERT_TRUE(answer) << httplib::to_string(answer.error());
+  EXPECT_EQ(answer->status, 200);
+  EXPECT_EQ(last().body, R"({"now": true})");
 }
 
 TEST_F(ServerTest, ARangeIsIgnoredHoweverLong) {
