@@ -6,6 +6,7 @@
 #include <google/protobuf/util/time_util.h>
 
 #include <algorithm>
+#include <utility>
 #include <vector>
 
 #include "coordinator/api/log_cursor.h"
@@ -32,11 +33,12 @@ absl::Status Wrong(std::string_view name, std::string_view value, std::string_vi
   return absl::InvalidArgumentError(fmt::format("{}={}: write {}", name, shown, write));
 }
 
+// No parameter counts below 0, whatever the field could hold.
 template <typename Number>
 absl::StatusOr<Number> ParseNumber(std::string_view name, std::string_view value) {
-  if (const auto number = ParseInteger<Number>(value)) return *number;
-  return Wrong(name, value,
-               std::is_signed_v<Number> ? "a whole number" : "a whole number, 0 or more");
+  const auto number = ParseInteger<Number>(value);
+  if (number && std::cmp_greater_equal(*number, 0)) return *number;
+  return Wrong(name, value, "a whole number, 0 or more");
 }
 
 absl::StatusOr<int> ParseEnum(std::string_view name, const EnumDescriptor& type,
@@ -164,6 +166,33 @@ absl::Status FillQuery(const Route& route, const Query& query, Message* request)
   return ReadLogCursor(*cursor, static_cast<v1::ReadLogsRequest*>(request));
 }
 
+// A list of ranks in the body, as one of the query, has no number below 0.
+absl::Status CheckRanks(const Route& route, const Message& request) {
+  for (const std::string_view name : route.body) {
+    const FieldDescriptor& field = FieldOf(request, name);
+    if (!field.is_repeated() || field.cpp_type() != FieldDescriptor::CPPTYPE_INT32) continue;
+    const auto& in = *request.GetReflection();
+    for (int i = 0; i < in.FieldSize(request, &field); ++i) {
+      const int rank = in.GetRepeatedInt32(request, &field, i);
+      if (rank >= 0) continue;
+      return absl::InvalidArgumentError(
+          fmt::format("{}: {} is not a rank: write numbers, 0 or more", field.json_name(), rank));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status FillBody(const Route& route, std::string_view body, Message* request) {
+  MESHRUN_RETURN_IF_ERROR(ReadJson(body, route.body, request));
+  for (const std::string_view name : route.required) {
+    const FieldDescriptor& field = FieldOf(*request, name);
+    if (request->GetReflection()->HasField(*request, &field)) continue;
+    return absl::InvalidArgumentError(fmt::format("the body has no '{}', and {} {} needs it",
+                                                  field.json_name(), route.http, route.path));
+  }
+  return CheckRanks(route, *request);
+}
+
 }  // namespace
 
 std::string ShortName(const EnumValueDescriptor& value) {
@@ -177,7 +206,7 @@ std::string ShortName(const EnumValueDescriptor& value) {
 absl::Status FillRequest(const Match& match, const Query& query, std::string_view body,
                          Message* request) {
   const Route& route = *match.route;
-  if (route.http == "POST") MESHRUN_RETURN_IF_ERROR(ReadJson(body, route.body, request));
+  if (route.http == "POST") MESHRUN_RETURN_IF_ERROR(FillBody(route, body, request));
   MESHRUN_RETURN_IF_ERROR(FillQuery(route, query, request));
   for (const Parameter& parameter : route.path_parameters) {
     MESHRUN_RETURN_IF_ERROR(SetValue(parameter.name, FieldOf(*request, parameter.field),

@@ -2,7 +2,7 @@
 //
 // A value of the path or of the query is text. The field's type says which:
 //
-//   number            37
+//   number            37; never below 0
 //   boolean           true or false; "activeOnly" alone is true
 //   enumeration       RUNNING or JOB_STATE_RUNNING, in any case; several in a list, or by commas
 //   time              2026-11-23T07:15:00Z

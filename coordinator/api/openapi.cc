@@ -23,6 +23,9 @@ constexpr const char* kAbout =
     "over a Unix socket the directory's user may do everything. Names are those of 'meshrun ... "
     "--output json'. Times are RFC 3339 in UTC, durations text such as 5s. Fields may be added.";
 
+// What a request takes (core/json/read_json.h); it has no sign, and is less than a hundred years.
+constexpr const char* kDurationPattern = R"(^[0-9]{1,9}(\.[0-9]{1,9})?s$)";
+
 SchemaJson Text(const char* description) {
   return {{"type", "string"}, {"description", description}};
 }
@@ -72,9 +75,18 @@ const MethodDescriptor* Find(const DescriptorPool& contracts, std::string_view m
   return contracts.FindMethodByName(name);
 }
 
+bool IsDuration(const FieldDescriptor& field) {
+  return field.message_type() != nullptr &&
+         field.message_type()->full_name() == "google.protobuf.Duration";
+}
+
+bool IsListOfRanks(const FieldDescriptor& field) {
+  return field.is_repeated() && field.cpp_type() == FieldDescriptor::CPPTYPE_INT32;
+}
+
 // A value of the path or of the query: see fill_request.h.
 SchemaJson ParameterSchema(const FieldDescriptor& field, Schemas& schemas) {
-  if (field.is_repeated() && field.cpp_type() == FieldDescriptor::CPPTYPE_INT32) {
+  if (IsListOfRanks(field)) {
     return {{"type", "string"}, {"pattern", R"(^[0-9]+(-[0-9]+)?(,[0-9]+(-[0-9]+)?)*$)"}};
   }
   if (field.is_repeated() && field.cpp_type() == FieldDescriptor::CPPTYPE_MESSAGE) {
@@ -82,6 +94,7 @@ SchemaJson ParameterSchema(const FieldDescriptor& field, Schemas& schemas) {
   }
   SchemaJson out = schemas.Of(field);
   out.erase("description");
+  if (out.value("type", "") == "integer") out["minimum"] = 0;
   if (field.cpp_type() == FieldDescriptor::CPPTYPE_ENUM) {
     // Without the zero, and without what all begin with.
     SchemaJson& names = out["items"]["enum"];
@@ -110,12 +123,21 @@ SchemaJson ParametersOf(const Route& route, const Descriptor* request, Schemas& 
 
 SchemaJson BodyOf(const Route& route, const Descriptor& request, Schemas& schemas) {
   SchemaJson properties = SchemaJson::object();
+  const auto field_of = [&request](std::string_view name) -> const FieldDescriptor& {
+    return *request.FindFieldByName(std::string(name));
+  };
   for (const std::string_view name : route.body) {
-    const FieldDescriptor& field = *request.FindFieldByName(std::string(name));
-    properties[field.json_name()] = schemas.Of(field);
+    const FieldDescriptor& field = field_of(name);
+    SchemaJson& schema = properties[field.json_name()] = schemas.Of(field);
+    if (IsDuration(field)) schema["pattern"] = kDurationPattern;
+    if (IsListOfRanks(field)) schema["items"]["minimum"] = 0;
   }
-  return {
-      {"type", "object"}, {"properties", std::move(properties)}, {"additionalProperties", false}};
+  SchemaJson out{{"type", "object"}, {"properties", std::move(properties)}};
+  for (const std::string_view name : route.required) {
+    out["required"].push_back(field_of(name).json_name());
+  }
+  out["additionalProperties"] = false;
+  return out;
 }
 
 SchemaJson AnswerSchema(const Route& route, const MethodDescriptor* method,

@@ -152,6 +152,7 @@ std::vector<Route> MakeRoutes() {
        .method = "/meshrun.v1.JobService/UpdateJob",
        .path_parameters = {kJob},
        .body = {"priority"},
+       .required = {"priority"},
        .summary = "Changes a job's priority in the queue"},
       {.http = "POST",
        .path = "/nodes/{node}/drain",

@@ -58,6 +58,8 @@ struct Route {
   std::vector<Parameter> query = {};
   // Fields of the request that the body may name. Only of POST.
   std::vector<std::string_view> body = {};
+  // Those of them that it must name: optional fields of the request.
+  std::vector<std::string_view> required = {};
   // Boolean fields with the same value in each call of the row.
   std::vector<std::pair<std::string_view, bool>> fixed = {};
   std::string_view summary;

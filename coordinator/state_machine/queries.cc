@@ -65,9 +65,14 @@ void StateMachine::GetJob(uint64_t call_id, const v1::GetJobRequest& request) {
     context.Reply(call_id, job.status());
     return;
   }
+  if (request.first_rank() < 0) {
+    return context.Reply(call_id, absl::InvalidArgumentError(fmt::format(
+                                      "first_rank: {} is not a rank: write a number, 0 or more",
+                                      request.first_rank())));
+  }
   v1::GetJobResponse response;
   const v1::Job& view = (*job)->view;
-  const int first = std::clamp(request.first_rank(), 0, view.ranks_size());
+  const int first = std::min(request.first_rank(), view.ranks_size());
   const int most =
       static_cast<int>(std::min(request.max_ranks() == 0 ? 2000u : request.max_ranks(), 1u << 20));
   int count = 0;
@@ -338,6 +343,11 @@ void StateMachine::ReadLogs(uint64_t call_id, const v1::ReadLogsRequest& request
   if (!found.ok()) {
     context.Reply(call_id, found.status());
     return;
+  }
+  if (request.tail_lines() < 0) {
+    return context.Reply(call_id, absl::InvalidArgumentError(fmt::format(
+                                      "tail_lines: {} is not a number of lines: write 0 or more",
+                                      request.tail_lines())));
   }
   const Job& job = **found;
   // After a roll call a job's number may be beyond its last generation.

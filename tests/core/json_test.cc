@@ -1,5 +1,6 @@
 #include "core/json/json.h"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -81,10 +82,63 @@ TEST(ToJsonLineTest, IsOneLine) {
             R"({"jobId":"","now":false,"reason":"first\nsecond","firstSignal":0})");
 }
 
-TEST(ReadJsonTest, NamesTheFieldWithAWrongValue) {
-  EXPECT_THAT(ErrorOf(R"({"now": "soon"})"), HasSubstr("now"));
-  EXPECT_THAT(ErrorOf(R"({"firstSignal": 1e99})"), HasSubstr("firstSignal"));
-  EXPECT_THAT(ErrorOf(R"({"reason": ["a"]})"), HasSubstr("reason"));
+std::string ErrorOf(std::string_view text, google::protobuf::Message&& message) {
+  const absl::Status status = Read(text, &message);
+  EXPECT_TRUE(absl::IsInvalidArgument(status)) << text << ": " << status;
+  return std::string(status.message());
+}
+
+TEST(ReadJsonTest, AValueOfAnotherTypeIsRefused) {
+  for (const char* value : {"\"yes\"", "\"true\"", "\"false\"", "1", "0", "[]", "{}"}) {
+    EXPECT_EQ(ErrorOf(fmt::format(R"({{"now": {}}})", value)),
+              "now: write true or false, without quotes")
+        << value;
+  }
+  for (const char* value : {"1", "true", R"(["a"])", "{}"}) {
+    EXPECT_EQ(ErrorOf(fmt::format(R"({{"reason": {}}})", value)), "reason: write text, in quotes")
+        << value;
+  }
+  for (const char* value : {"\"3\"", "1e99", "0.5", "true", "[3]", "2147483648", "-2147483649"}) {
+    EXPECT_EQ(ErrorOf(fmt::format(R"({{"firstSignal": {}}})", value)),
+              "firstSignal: write a whole number from -2147483648 to 2147483647, without quotes")
+        << value;
+  }
+  EXPECT_THAT(ErrorOf(R"({"maxRanks": -1})", v1::GetJobRequest()),
+              HasSubstr("maxRanks: write a whole number from 0 to 4294967295"));
+  EXPECT_THAT(ErrorOf(R"({"after": "7"})", v1::ListEventsRequest()),
+              HasSubstr("after: write a whole number from 0 to 18446744073709551615"));
+  EXPECT_EQ(ErrorOf(R"({"ranks": 0})", v1::GetStacksRequest()), "ranks: write a list: [...]");
+  EXPECT_THAT(ErrorOf(R"({"ranks": [0, "1"]})", v1::GetStacksRequest()),
+              HasSubstr("ranks[1]: write a whole number"));
+  EXPECT_EQ(ErrorOf(R"({"streams": ["stdout"]})", v1::ReadLogsRequest()),
+            R"(streams[0]: write one of "LOG_STREAM_UNSPECIFIED", "LOG_STREAM_STDOUT", )"
+            R"("LOG_STREAM_STDERR")");
+  EXPECT_EQ(ErrorOf(R"({"since": "yesterday"})", v1::ListUsageRequest()),
+            R"(since: write a time such as "2026-11-23T07:15:00Z")");
+  EXPECT_EQ(ErrorOf(R"({"spec": {"requeue": "no", "gpusPerProc": 1}})", v1::SubmitJobRequest()),
+            "there is no field 'spec.requeue'");
+  EXPECT_EQ(ErrorOf(R"({"spec": {"env": [{"name": 5}]}})", v1::SubmitJobRequest()),
+            "spec.env[0].name: write text, in quotes");
+}
+
+TEST(ReadJsonTest, AWholeNumberMayHaveAPoint) {
+  v1::CancelJobRequest request;
+  ASSERT_TRUE(Read(R"({"firstSignal": 15.0})", &request).ok());
+  EXPECT_EQ(request.first_signal(), 15);
+}
+
+TEST(ReadJsonTest, AWrongDurationIsToldHowDurationsAreWritten) {
+  for (const char* value : {"\"5m\"", "\"-5s\"", "\"-3600s\"", "\"\"", "\"s\"", "\"5\"", "\"1.s\"",
+                            "\".5s\"", "\"1e3s\"", "\" 5s\"", "\"5s \"", "\"+5s\"", "5", "{}",
+                            "\"1.0123456789s\"", "\"9999999999s\"", "\"99999999999999999999s\""}) {
+    EXPECT_EQ(ErrorOf(fmt::format(R"({{"deadline": {}}})", value), v1::DrainNodeRequest()),
+              "deadline: write seconds with an s, 0 or more and less than a hundred years, as "
+              "\"300s\" or \"0.5s\"")
+        << value;
+  }
+  v1::DrainNodeRequest request;
+  EXPECT_TRUE(Read(R"({"deadline": "0s"})", &request).ok());
+  EXPECT_TRUE(request.has_deadline());
 }
 
 TEST(ReadJsonTest, RefusesWhatIsNotAnObject) {

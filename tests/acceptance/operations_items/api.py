@@ -235,7 +235,13 @@ def refusals(operator, reader):
     for template, status, query in (("/jobs/{job}", 404, ""), ("/jobs/{job}/logs", 404, ""), ("/jobs/{job}/logs", 400, "?tail=x"),
                                     ("/jobs/{job}/watch", 404, ""), ("/jobs/{job}/events", 404, ""), ("/jobs/{job}/pictures", 404, "")):
         calls.ask(operator, "GET", template, status=status, query=query, job="none")
-    calls.ask(operator, "POST", "/jobs/{job}/cancel", {"soon": True}, status=400, job="none")
+    calls.ask(operator, "GET", "/jobs/{job}/logs", status=400, query="?tail=-1", job="none")
+    for body in ({"soon": True}, {"now": "yes"}, {"now": 1}, {"reason": 5}):
+        calls.ask(operator, "POST", "/jobs/{job}/cancel", body, status=400, job="none")
+    calls.ask(operator, "POST", "/jobs/{job}/priority", {}, status=400, job="none")
+    for deadline in ("-5s", "5m", 5):
+        refused = calls.ask(operator, "POST", "/nodes/{node}/drain", {"deadline": deadline}, status=400, node="n1")
+        check(refused["message"].startswith("deadline: write seconds"), f"the field is named, and how to write it: {refused}")
     calls.ask(operator, "POST", "/nodes/{node}/drain", {}, status=404, node="none")
     stranger = ssl.create_default_context(cafile=operator.files / "ca.crt")
     try:

@@ -7,7 +7,9 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <string_view>
 #include <thread>
+#include <tuple>
 
 #include "coordinator/server.h"
 #include "core/rpc/channel.h"
@@ -173,6 +175,67 @@ TEST_F(ApiTest, AnOperatorDrainsANode) {
   EXPECT_EQ(Get(*op, "/api/v1/nodes")["nodes"][0]["drained"], true);
   EXPECT_EQ(Post(*op, "/api/v1/nodes/node1/undrain", "{}")["node"]["drained"], false);
   EXPECT_EQ(Post(*op, "/api/v1/nodes/other/undrain", "{}", 404)["code"], "NOT_FOUND");
+}
+
+TEST_F(ApiTest, ADrainHasNoDeadlineInThePast) {
+  GrpcWorker worker(ChannelOf("node1", "worker"), {.name = "node1"});
+  ASSERT_TRUE(worker.Connect());
+  const auto op = As("op", "operate");
+  for (const char* body : {R"({"deadline": "-5s"})", R"({"deadline": "-3600s"})"}) {
+    const json refused = Post(*op, "/api/v1/nodes/node1/drain", body, 400);
+    EXPECT_EQ(refused["code"], "INVALID_ARGUMENT");
+    EXPECT_THAT(refused["message"].get<std::string>(), StartsWith("deadline: write seconds"));
+  }
+  // Nor over gRPC, from whatever client.
+  grpc::ClientContext context;
+  rpc::SetTimeout(context, kPatience);
+  v1::DrainNodeRequest request;
+  request.set_node("node1");
+  request.mutable_deadline()->set_seconds(-5);
+  v1::DrainNodeResponse response;
+  const grpc::Status status = v1::ClusterService::NewStub(ChannelOf("op", "operate"))
+                                  ->DrainNode(&context, request, &response);
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+  EXPECT_THAT(status.error_message(), HasSubstr("deadline is -5 s"));
+  EXPECT_EQ(Get(*op, "/api/v1/nodes")["nodes"][0]["drained"], false);
+}
+
+TEST_F(ApiTest, AValueOfAnotherTypeChangesNothing) {
+  const std::string job = Submit("ada");
+  const auto op = As("op", "operate");
+  const std::string path = "/api/v1/jobs/" + job;
+  EXPECT_EQ(Post(*op, path + "/cancel", R"({"now": "yes"})", 400)["message"],
+            "now: write true or false, without quotes");
+  EXPECT_EQ(Post(*op, path + "/priority", "{}", 400)["message"],
+            "the body has no 'priority', and POST /jobs/{job}/priority needs it");
+  EXPECT_EQ(Get(*op, path + "/logs?tail=-1", 400)["message"],
+            "tail=-1: write a whole number, 0 or more");
+  EXPECT_EQ(Get(*op, path)["job"]["state"], "JOB_STATE_QUEUED");
+}
+
+TEST_F(ApiTest, AnotherMethodIsToldWhatMayBeAsked) {
+  const auto op = As("op", "operate");
+  const std::tuple<const char*, const char*> cases[] = {{"/api/v1/jobs", "GET, HEAD"},
+                                                        {"/api/v1/jobs/none/cancel", "POST"},
+                                                        {"/", "GET, HEAD"},
+                                                        {"/metrics", "GET, HEAD"}};
+  for (const auto& [path, allowed] : cases) {
+    for (const char* method : {"PUT", "DELETE", "PATCH", "OPTIONS", "POST", "GET"}) {
+      if (std::string_view(allowed).find(method) != std::string_view::npos) continue;
+      httplib::Request request;
+      request.method = method;
+      request.path = path;
+      request.headers = {{"Content-Type", "application/json"}};
+      if (request.method != "GET") request.body = "{}";
+      const auto answer = op->send(request);
+      ASSERT_TRUE(answer) << method << " " << path << httplib::to_string(answer.error());
+      EXPECT_EQ(answer->get_header_value("Allow"), allowed) << method << " " << path;
+      EXPECT_EQ(Checked(answer, path, 405)["code"], "UNIMPLEMENTED") << method << " " << path;
+    }
+  }
+  EXPECT_EQ(
+      Checked(op->Put("/api/v1/nothing", "{}", "application/json"), "/api/v1/nothing", 404)["code"],
+      "NOT_FOUND");
 }
 
 TEST_F(ApiTest, APrivateJobIsSeenByItsOwnerAndOperators) {

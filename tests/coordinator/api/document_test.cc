@@ -2,8 +2,10 @@
 
 #include <gtest/gtest.h>
 
+#include <cctype>
 #include <fstream>
 #include <iterator>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <string>
@@ -49,6 +51,76 @@ TEST(DocumentTest, HasEachRouteOnce) {
   }
   EXPECT_EQ(operations, Routes().size());
   EXPECT_EQ(ids.size(), Routes().size());
+}
+
+// What stands between `begin` and one of `ends`, each time in `text`.
+std::set<std::string> Between(const std::string& text, const std::string& begin, const char* ends) {
+  std::set<std::string> out;
+  for (size_t at = text.find(begin); at != std::string::npos; at = text.find(begin, at)) {
+    at += begin.size();
+    out.insert(text.substr(at, text.find_first_of(ends, at) - at));
+  }
+  return out;
+}
+
+TEST(DocumentTest, ThePageHasEachCallWithItsParameters) {
+  std::ifstream page("docs/http_api.md");
+  // By "GET /jobs/JOB": its row.
+  std::map<std::string, std::string> rows;
+  for (std::string line; std::getline(page, line);) {
+    const size_t end = line.find("` | ");
+    if (!line.starts_with("| `GET /") && !line.starts_with("| `POST /")) continue;
+    ASSERT_NE(end, std::string::npos) << line;
+    rows[line.substr(3, end - 3)] = line.substr(end);
+  }
+  for (const Route& route : Routes()) {
+    // "/jobs/{job}" is "/jobs/JOB" there.
+    std::string call = std::string(route.http) + " ";
+    bool is_name = false;
+    for (const char c : route.path) {
+      if (c == '{') is_name = true;
+      if (c == '}') is_name = false;
+      if (c == '{' || c == '}') continue;
+      call += is_name ? static_cast<char>(std::toupper(static_cast<unsigned char>(c))) : c;
+    }
+    const auto row = rows.find(call);
+    ASSERT_NE(row, rows.end()) << "docs/http_api.md has no row for " << call;
+    std::set<std::string> query;
+    for (const Parameter& one : route.query) query.emplace(one.name);
+    EXPECT_EQ(Between(row->second, "`?", "=`"), query) << call;
+    const std::set<std::string> body(route.body.begin(), route.body.end());
+    std::set<std::string> named;
+    for (const std::string& one : Between(row->second, "\"", "\"")) {
+      if (row->second.find("\"" + one + "\": ") != std::string::npos) named.insert(one);
+    }
+    EXPECT_EQ(named, body) << call;
+    rows.erase(row);
+  }
+  EXPECT_TRUE(rows.empty()) << "docs/http_api.md has a call that there is not: "
+                            << rows.begin()->first;
+}
+
+// A client that follows the document sends no duration and no number that is refused.
+TEST(DocumentTest, RequestsHaveNoNegativeNumbers) {
+  const json document = json::parse(Document());
+  const auto& paths = document["paths"];
+  const auto body_of = [&](const char* path) -> const json& {
+    return paths[path]["post"]["requestBody"]["content"]["application/json"]["schema"];
+  };
+  EXPECT_EQ(body_of("/nodes/{node}/drain")["properties"]["deadline"]["pattern"],
+            R"(^[0-9]{1,9}(\.[0-9]{1,9})?s$)");
+  EXPECT_EQ(body_of("/jobs/{job}/stacks")["properties"]["ranks"]["items"]["minimum"], 0);
+  EXPECT_EQ(body_of("/jobs/{job}/priority")["required"], json::array({"priority"}));
+  EXPECT_FALSE(body_of("/jobs/{job}/priority")["properties"]["priority"].contains("minimum"));
+  for (const auto& [path, methods] : paths.items()) {
+    for (const auto& [method, operation] : methods.items()) {
+      if (!operation.contains("parameters")) continue;
+      for (const json& one : operation["parameters"]) {
+        if (one["schema"].value("type", "") != "integer") continue;
+        EXPECT_EQ(one["schema"]["minimum"], 0) << path << " " << one["name"];
+      }
+    }
+  }
 }
 
 TEST(DocumentTest, EachReferenceLeadsSomewhere) {

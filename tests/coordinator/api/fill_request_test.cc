@@ -3,8 +3,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <memory>
 #include <string>
 
+#include "coordinator/api/calls.h"
 #include "meshrun/v1/cluster_service.pb.h"
 #include "meshrun/v1/job_service.pb.h"
 
@@ -134,6 +136,52 @@ TEST(FillRequestTest, NamesTheParameterThatIsWrong) {
   EXPECT_EQ(ErrorOf("/api/v1/jobs", {{"user", "\xff"}}), "user=\\xff: write text in UTF-8");
   EXPECT_EQ(ErrorOf("/api/v1/jobs", {{"user", "a"}, {"user", "b"}}),
             "user stands twice in the query");
+}
+
+// Every number of a path or a query counts something.
+TEST(FillRequestTest, NoParameterIsBelowZero) {
+  int numbers = 0;
+  for (const Route& route : Routes()) {
+    if (route.method.starts_with("http:")) continue;
+    const std::unique_ptr<google::protobuf::Message> request = NewRequest(route.method);
+    for (const auto* parameters : {&route.path_parameters, &route.query}) {
+      for (const Parameter& one : *parameters) {
+        if (one.field.empty()) continue;
+        const auto& field = *request->GetDescriptor()->FindFieldByName(std::string(one.field));
+        using google::protobuf::FieldDescriptor;
+        if (field.is_repeated() || field.cpp_type() > FieldDescriptor::CPPTYPE_UINT64) continue;
+        ++numbers;
+        Match match{.route = &route};
+        for (const Parameter& path : route.path_parameters) {
+          match.path_values[std::string(path.name)] = &path == &one ? "-1" : "1";
+        }
+        Query query;
+        if (parameters == &route.query) query.emplace(one.name, "-1");
+        const absl::Status status = FillRequest(match, query, "{}", request.get());
+        EXPECT_EQ(status.message(), std::string(one.name) + "=-1: write a whole number, 0 or more")
+            << route.path;
+      }
+    }
+  }
+  EXPECT_GE(numbers, 14);
+}
+
+TEST(FillRequestTest, RanksOfABodyAreNotBelowZero) {
+  v1::GetStacksRequest stacks;
+  EXPECT_EQ(
+      Fill("POST", "/api/v1/jobs/geoid/stacks", {}, R"({"ranks": [0, -1]})", &stacks).message(),
+      "ranks: -1 is not a rank: write numbers, 0 or more");
+}
+
+TEST(FillRequestTest, APriorityIsGivenAndMayBeBelowZero) {
+  v1::UpdateJobRequest update;
+  for (const char* body : {"{}", R"({"priority": null})"}) {
+    EXPECT_EQ(Fill("POST", "/api/v1/jobs/geoid/priority", {}, body, &update).message(),
+              "the body has no 'priority', and POST /jobs/{job}/priority needs it")
+        << body;
+  }
+  ASSERT_TRUE(Fill("POST", "/api/v1/jobs/geoid/priority", {}, R"({"priority": -3})", &update).ok());
+  EXPECT_EQ(update.priority(), -3);
 }
 
 TEST(FillRequestTest, NamesWhatThereIsWhereAParameterIsUnknown) {

@@ -233,7 +233,7 @@ TEST_F(PicturesTest, WhatThereIsNotIsSaidInASentence) {
             "rank 0 has no picture none.png");
   EXPECT_THAT(Json("/jobs/" + id + "/pictures/2/map.png", 404)["message"].get<std::string>(),
               HasSubstr("has ranks 0 to 1, not 2"));
-  EXPECT_EQ(Json("/jobs/" + id + "/pictures/-1/map.png", 404)["code"], "NOT_FOUND");
+  EXPECT_EQ(Json("/jobs/" + id + "/pictures/-1/map.png", 400)["code"], "INVALID_ARGUMENT");
   for (const char* name : {"map.svg", ".map.png", "%2e%2e", "map"}) {
     EXPECT_EQ(Json("/jobs/" + id + "/pictures/0/" + name, 400)["code"], "INVALID_ARGUMENT") << name;
   }

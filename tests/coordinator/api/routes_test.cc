@@ -41,6 +41,10 @@ TEST(RoutesTest, EachParameterFillsAFieldOfTheRequest) {
       EXPECT_TRUE(one.field.empty() || has(one.field)) << route.path << one.name;
     }
     for (const std::string_view one : route.body) EXPECT_TRUE(has(one)) << route.path << one;
+    for (const std::string_view one : route.required) {
+      EXPECT_NE(std::find(route.body.begin(), route.body.end(), one), route.body.end()) << one;
+      EXPECT_TRUE(request.FindFieldByName(std::string(one))->has_presence()) << one;
+    }
     for (const auto& [one, value] : route.fixed) EXPECT_TRUE(has(one)) << route.path << one;
   }
 }

@@ -618,6 +618,23 @@ TEST_F(JobsTest, AStreamThatIsResumedIsNotCutToItsTail) {
   EXPECT_EQ(said.find("tail_lines"), said.rfind("tail_lines"));
 }
 
+TEST_F(JobsTest, NumbersBelowZeroAreRefused) {
+  h.AddWorker("node1");
+  const std::string id = h.Submit(MakeSpec(1, 1));
+  v1::StateEvent read;
+  read.mutable_read_logs()->set_job_id(id);
+  read.mutable_read_logs()->set_tail_lines(-1);
+  const absl::Status lines = h.answer(h.Call(read)).status;
+  EXPECT_EQ(lines.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(lines.message(), "tail_lines: -1 is not a number of lines: write 0 or more");
+  v1::StateEvent get;
+  get.mutable_get_job()->set_job_id(id);
+  get.mutable_get_job()->set_first_rank(-1);
+  const absl::Status rank = h.answer(h.Call(get)).status;
+  EXPECT_EQ(rank.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(rank.message(), "first_rank: -1 is not a rank: write a number, 0 or more");
+}
+
 // With 100,000 of each, the coordinator stood still for a minute.
 TEST_F(JobsTest, ManyRanksAndPositionsCostWhatTheirNumberSays) {
   h.AddWorker("node1", 512);
