@@ -7,6 +7,7 @@
 
 #include "coordinator/http_routes.h"
 #include "coordinator/leadership/not_leading.h"
+#include "coordinator/metrics/coordinator_metrics.h"
 #include "coordinator/standby_server.h"
 #include "core/log.h"
 #include "core/mutex.h"
@@ -184,6 +185,7 @@ class RunningElectedServer : public ElectedServer {
     options.front = options_.front.get();
     options.leadership = &leadership_;
     options.name = options_.name;
+    options.metrics = &metrics_;
     // This is as late as possible: until then callers get an answer.
     options.before_serving = [this] {
       standby_->Stop();
@@ -205,7 +207,8 @@ class RunningElectedServer : public ElectedServer {
     };
     MESHRUN_ASSIGN_OR_RETURN(standby_, StandbyServer::Start(door_, answer));
     if (options_.front != nullptr) {
-      options_.front->Serve(MakeStandbyRoutes(*options_.front, door_.security().tls, answer));
+      options_.front->Serve(MakeStandbyRoutes(metrics_, *options_.front, door_.acceptor(),
+                                              door_.security().tls, answer));
     }
     log::Info("stands by", {{"address", door_.address()}, {"name", options_.name}});
     return absl::OkStatus();
@@ -236,6 +239,8 @@ class RunningElectedServer : public ElectedServer {
   Options options_;
   Leadership& leadership_;
   Door& door_;
+  // They count through all its terms: a counter that fell would look like a new process.
+  CoordinatorMetrics metrics_;
   std::thread thread_;
   // Only on the thread, once that has begun.
   std::unique_ptr<StandbyServer> standby_;

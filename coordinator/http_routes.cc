@@ -72,15 +72,17 @@ http::Routes MakeRoutes(const HttpSources& sources) {
   return routes;
 }
 
-http::Routes MakeStandbyRoutes(const HttpFront& front, const rpc::TlsFiles& tls,
+http::Routes MakeStandbyRoutes(const CoordinatorMetrics& metrics, const HttpFront& front,
+                               const rpc::Acceptor* acceptor, const rpc::TlsFiles& tls,
                                std::function<absl::Status()> answer) {
   http::Routes routes;
   routes.Add("/healthz", "http:/healthz",
              [](const http::Request&) { return http::Response{.body = "stands by\n"}; });
-  routes.Add("/metrics", "http:/metrics", [&front, tls](const http::Request&) {
+  routes.Add("/metrics", "http:/metrics", [&metrics, &front, acceptor, tls](const http::Request&) {
     CoordinatorMetrics::Sources told;
+    if (acceptor != nullptr) told.grpc = Of(acceptor->counts());
     told.http = Of(front.counts());
-    return Told(CoordinatorMetrics(), std::move(told), tls);
+    return Told(metrics, std::move(told), tls);
   });
   routes.Add(
       "/", "http:/",

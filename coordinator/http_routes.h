@@ -37,9 +37,11 @@ struct HttpSources {
 
 http::Routes MakeRoutes(const HttpSources& sources);
 
-// The same of a coordinator that stands by: it is healthy, and has only metrics of its own. For all
-// else `answer` says who leads.
-http::Routes MakeStandbyRoutes(const HttpFront& front, const rpc::TlsFiles& tls,
+// The same of a coordinator that stands by: it is healthy, and tells what its process has counted,
+// in `metrics`. For all else `answer` says who leads. `metrics`, `front` and `acceptor`, null on a
+// Unix socket, outlive the routes.
+http::Routes MakeStandbyRoutes(const CoordinatorMetrics& metrics, const HttpFront& front,
+                               const rpc::Acceptor* acceptor, const rpc::TlsFiles& tls,
                                std::function<absl::Status()> answer);
 
 }  // namespace meshrun::coordinator

@@ -43,6 +43,7 @@ class RunningServer : public Server {
         own_door_(std::move(own_door)),
         door_(own_door_ == nullptr ? *options_.door : *own_door_),
         leadership_(options_.leadership == nullptr ? alone_ : *options_.leadership),
+        metrics_(options_.metrics == nullptr ? own_metrics_ : *options_.metrics),
         loop_({.clock = *options_.clock,
                .store = *options_.store,
                .recipients = recipients_,
@@ -67,6 +68,7 @@ class RunningServer : public Server {
   ~RunningServer() override { Stop(); }
 
   absl::Status Begin() {
+    metrics_.BeginTerm();
     // The loop starts first: whoever connects is served.
     MESHRUN_RETURN_IF_ERROR(loop_.Start());
     if (options_.before_serving) options_.before_serving();
@@ -206,7 +208,8 @@ class RunningServer : public Server {
   const FixedLeadership alone_;
   const Leadership& leadership_;
   rpc::LoopHealth health_{options_.health};
-  CoordinatorMetrics metrics_;
+  CoordinatorMetrics own_metrics_;
+  CoordinatorMetrics& metrics_;
   Recipients recipients_;
   EventLoop loop_;
   OpenStreams streams_{kStreamsOfAUser, "streams"};

@@ -23,6 +23,8 @@
 
 namespace meshrun::coordinator {
 
+class CoordinatorMetrics;
+
 class Server {
  public:
   struct Options {
@@ -61,6 +63,8 @@ class Server {
     std::string http;
     // In place of `http`; outlives the server. Null: a port of its own.
     HttpFront* front = nullptr;
+    // What the process has counted so far; outlives the server. Null: it begins with the server.
+    CoordinatorMetrics* metrics = nullptr;
   };
 
   // INVALID_ARGUMENT (address or TLS files), PERMISSION_DENIED (the socket's directory is open to

@@ -68,7 +68,7 @@ void CollectTimes(const Measures& measures, const metrics::Buckets& commit, Expo
               "generation of which the second had a new highest step.")
       .Add(tallies.stepping_rank_seconds());
   out.Gauge("meshrun_effective_training_time_ratio",
-            "Stepping time by held time, since the coordinator started.")
+            "Stepping time by held time, since this coordinator leads.")
       .Add(measures.held_rank_seconds > 0
                ? tallies.stepping_rank_seconds() / measures.held_rank_seconds
                : 1);
@@ -116,6 +116,11 @@ void CollectConnections(const CoordinatorMetrics::Sources& sources, Exposition& 
 }
 
 }  // namespace
+
+void CoordinatorMetrics::BeginTerm() {
+  MutexLock lock(mu_);
+  generation_commit_ = metrics::Buckets(metrics::kShortSeconds);
+}
 
 void CoordinatorMetrics::OnCall(std::string_view method, absl::StatusCode code, SteadyNanos took) {
   MutexLock lock(mu_);

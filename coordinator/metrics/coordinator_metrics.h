@@ -50,6 +50,9 @@ class CoordinatorMetrics {
     std::vector<std::pair<std::string_view, std::string>> certificates;
   };
 
+  // This coordinator begins to lead. What Measures tell begins anew with it, and so does the share
+  // of commits in the start of generations; all else counts for the life of the process.
+  void BeginTerm();
   // A call that is answered once has ended. `method`: its last part, "SubmitJob".
   void OnCall(std::string_view method, absl::StatusCode code, SteadyNanos took);
   void OnCommit(const EventLoop::Options::Committed& committed);

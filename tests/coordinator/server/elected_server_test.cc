@@ -4,6 +4,8 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <httplib.h>
+#include <sys/socket.h>
 
 #include <atomic>
 #include <chrono>
@@ -11,11 +13,13 @@
 #include <map>
 #include <memory>
 #include <set>
+#include <sstream>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "client/client.h"
+#include "coordinator/http_front.h"
 #include "core/error_detail.h"
 #include "core/rpc/channel.h"
 #include "core/rpc/loop_health.h"
@@ -50,10 +54,13 @@ class ElectedServerTest : public ::testing::Test {
     auto door = Door::Open({.listen = listen, .security = {.insecure_loopback = true}});
     ASSERT_TRUE(door.ok()) << door.status();
     const std::string address = (*door)->address();
+    auto front = HttpFront::Open({.listen = "unix:" + (sockets_ / (name + ".http"))});
+    ASSERT_TRUE(front.ok()) << front.status();
     auto member = ElectedServer::Start(
         {.name = name,
          .door = *std::move(door),
          .leadership = std::make_unique<FakeLeadership>(election_, name, address),
+         .front = *std::move(front),
          .prepare = [this](const ElectedServer::Options::Note& note) { return Prepare(note); },
          .on_useless =
              [this](const absl::Status& why) {
@@ -76,6 +83,20 @@ class ElectedServerTest : public ::testing::Test {
   void Elect(const std::string& name) {
     election_.Elect(name);
     ASSERT_TRUE(Eventually([&] { return members_.at(name)->term() != 0; }));
+  }
+  // Samples of /metrics by their names with labels; empty: there is no answer.
+  std::map<std::string, double> MetricsOf(const std::string& name) {
+    httplib::Client client(sockets_ / (name + ".http"));
+    client.set_address_family(AF_UNIX);
+    std::map<std::string, double> samples;
+    const auto answer = client.Get("/metrics");
+    if (!answer || answer->status != 200) return samples;
+    std::istringstream lines(answer->body);
+    for (std::string line; std::getline(lines, line);) {
+      const size_t value = line.rfind(' ');
+      if (!line.starts_with('#')) samples[line.substr(0, value)] = std::stod(line.substr(value));
+    }
+    return samples;
   }
   std::string Address(const std::string& name) { return members_.at(name)->address(); }
   std::string Addresses() {
@@ -234,6 +255,41 @@ TEST_F(ElectedServerTest, WhoIsElectedGoesOnWithTheStateAtItsOwnAddress) {
   Elect("a");
   EXPECT_EQ(members_.at("a")->term(), 3u);
   EXPECT_TRUE(Connect(Address("a"))->Get(job->job_id()).ok());
+}
+
+TEST_F(ElectedServerTest, NoCounterFallsWhenALeaderStandsBy) {
+  Start("a", "127.0.0.1:0");
+  Start("b", "127.0.0.1:0");
+  Elect("a");
+  ASSERT_TRUE(Connect(Address("a"))->Submit(MakeSpec(1, 1)).ok());
+  const std::string calls = R"(meshrun_rpc_seconds_count{method="SubmitJob",code="OK"})";
+  auto last = MetricsOf("a");
+  EXPECT_EQ(last[calls], 1);
+  EXPECT_GT(last["meshrun_commit_seconds_count"], 0);
+  // It stands by, and leads again.
+  for (const char* leader : {"b", "a"}) {
+    Elect(leader);
+    const double leads = leader == std::string("a") ? 1 : 0;
+    std::map<std::string, double> now;
+    ASSERT_TRUE(Eventually([&] {
+      now = MetricsOf("a");
+      const auto found = now.find("meshrun_coordinator_leader");
+      return found != now.end() && found->second == leads;
+    }));
+    for (const auto& [name, value] : last) {
+      const bool is_counter = name.find("_total") != std::string::npos ||
+                              name.find("_count") != std::string::npos ||
+                              name.find("_sum") != std::string::npos;
+      // What is told of jobs is told by the leader alone.
+      if (!is_counter || !now.contains(name)) continue;
+      EXPECT_GE(now[name], value) << name;
+    }
+    EXPECT_EQ(now[calls], 1);
+    EXPECT_GE(now["meshrun_commit_seconds_count"], last["meshrun_commit_seconds_count"]);
+    EXPECT_TRUE(now.contains(R"(meshrun_connections_closed_total{port="grpc"})"));
+    EXPECT_EQ(now.contains("meshrun_queue_wait_seconds_count"), leads == 1);
+    last = now;
+  }
 }
 
 TEST_F(ElectedServerTest, WhatWaitsAtALeaderThatLosesIsSentToTheNextOne) {

@@ -109,10 +109,12 @@ TEST_F(HttpTest, WithoutRoutesThePortSaysWhy) {
 }
 
 TEST_F(HttpTest, ACoordinatorThatStandsByIsHealthyAndHasNoTerm) {
+  const CoordinatorMetrics metrics_of_process;
   auto front = HttpFront::Open({.listen = Address("c.http")});
   ASSERT_TRUE(front.ok()) << front.status();
-  (*front)->Serve(MakeStandbyRoutes(
-      **front, {}, [] { return absl::UnavailableError("another coordinator leads"); }));
+  (*front)->Serve(MakeStandbyRoutes(metrics_of_process, **front, nullptr, {}, [] {
+    return absl::UnavailableError("another coordinator leads");
+  }));
   EXPECT_EQ(Get("/healthz")->status, 200);
   const auto metrics = Get("/metrics");
   ASSERT_TRUE(metrics);
@@ -202,7 +204,8 @@ TEST_F(HttpTest, AStandbySaysWhichPortToAsk) {
   auto front = HttpFront::Open({.listen = Address("s.http")});
   ASSERT_TRUE(front.ok()) << front.status();
   absl::Status standby = absl::UnavailableError("b is a standby: a leads at head1:7480");
-  http::Routes routes = MakeStandbyRoutes(**front, {}, [&] { return standby; });
+  const CoordinatorMetrics metrics;
+  http::Routes routes = MakeStandbyRoutes(metrics, **front, nullptr, {}, [&] { return standby; });
   const auto said = [&] {
     const http::Answer answer =
         routes.Handle({.method = "GET", .path = "/api/v1/jobs", .trusted = true});
