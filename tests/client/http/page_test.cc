@@ -277,6 +277,16 @@ TEST_F(ProxyTest, PassesCallsOnAsTheyAre) {
   EXPECT_EQ(post->body, R"(POST /teapot application/json {"now": true})");
 }
 
+TEST_F(ProxyTest, AnotherMethodIsNotPassedOn) {
+  answer_ = [] { ADD_FAILURE(); };
+  const auto put = Browser().Put(At("/api/v1/jobs"), "{}", "application/json");
+  ASSERT_TRUE(put) << httplib::to_string(put.error());
+  EXPECT_EQ(put->status, 405);
+  EXPECT_EQ(put->get_header_value("Allow"), "GET, HEAD, POST");
+  EXPECT_THAT(put->body, HasSubstr(R"("code":"UNIMPLEMENTED")"));
+  EXPECT_EQ(Stranger().Put("/api/v1/jobs", "{}", "application/json")->status, 403);
+}
+
 TEST_F(ProxyTest, WithoutTheKeyNothingIsPassedOn) {
   auto stranger = Stranger();
   const auto answer = stranger.Get("/api/v1/jobs");
