@@ -10,6 +10,16 @@ export function parseDuration(text) {
   return text ? Number.parseFloat(text) : 0;
 }
 
+// "10m" to "600s", as the API reads durations: in whole milliseconds, since it takes no more than
+// nine digits behind the point. What is not a duration goes as it is: the coordinator says what is
+// wrong.
+export function apiDuration(text) {
+  const match = /^\s*(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)?\s*$/.exec(text);
+  if (!match) return text;
+  const ms = {ms: 1, s: 1000, m: 60e3, h: 3600e3, d: 86400e3}[match[2] ?? "s"];
+  return `${Math.round(Number(match[1]) * ms) / 1000}s`;
+}
+
 // At most two units: "42s", "3m5s", "2h10m", "4d3h".
 export function formatDuration(seconds) {
   if (!Number.isFinite(seconds)) return "–";

@@ -1,7 +1,14 @@
 // The cluster: who leads, each node with its slots, its GPUs and what runs there, and what
 // happened.
 
-import {count, formatAgo, formatBytes, formatDuration, parseTime} from "../model/format.js";
+import {
+  apiDuration,
+  count,
+  formatAgo,
+  formatBytes,
+  formatDuration,
+  parseTime
+} from "../model/format.js";
 import {get, post} from "../net/api.js";
 import {serverNow, setServerClock} from "../net/link.js";
 import {Placements} from "../net/placements.js";
@@ -168,20 +175,11 @@ export class NodesView {
             }
           ],
           act: ({reason, deadline}) =>
-              post(`${path}/drain`, {reason, ...(deadline ? {deadline: durationOf(deadline)} : {})})
+              post(`${path}/drain`, {reason, ...(deadline ? {deadline: apiDuration(deadline)} : {})})
         });
     if (done) announce(`${node.name} is ${drained ? "undrained" : "drained"}.`);
     this.polling.now();
   }
-}
-
-// "10m" -> "600s", as protobuf's JSON has it. What is not a duration goes as it is: the coordinator
-// says what is wrong.
-function durationOf(text) {
-  const match = /^\s*(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)?\s*$/.exec(text);
-  return match ?
-      `${Number(match[1]) * {ms: 0.001, s: 1, m: 60, h: 3600, d: 86400}[match[2] ?? "s"]}s` :
-      text;
 }
 
 function setMeter(meter, used, total, text) {

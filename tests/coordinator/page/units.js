@@ -7,7 +7,7 @@ import {consequences, generations, incidents} from "/model/causes.js";
 import {quote, submitCommand} from "/model/command.js";
 import {logTicks, pointsOf, segments, seriesNames, ticks} from "/model/curves.js";
 import {fold, MOST_POINTS} from "/model/fold.js";
-import {formatDuration, formatNumber, formatRate} from "/model/format.js";
+import {apiDuration, formatDuration, formatNumber, formatRate} from "/model/format.js";
 import {cellOf, lagLevel, slowest, waitShares} from "/model/lag.js";
 import {LogBuffer, MOST_LINES} from "/model/log_buffer.js";
 import {formatRanks, parseRanks} from "/model/ranks.js";
@@ -376,6 +376,9 @@ const tests = {
           formatDuration(90000)
         ],
         ["59s", "1m", "2m5s", "2h1m", "1d1h"], "durations");
+    equal(
+        ["10m", "1.1m", "0.0001h", " 5 s ", "250ms", "7", "-5s", "soon"].map(apiDuration),
+        ["600s", "66s", "0.36s", "5s", "0.25s", "7s", "-5s", "soon"], "durations for the API");
     equal(
         [
           formatNumber(0.012345), formatNumber(1234567), formatNumber("NaN"), formatNumber(0.00001),
