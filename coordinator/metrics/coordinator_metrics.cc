@@ -52,7 +52,7 @@ void CollectJobs(const Tallies& tallies, Exposition& out) {
 void CollectTimes(const Measures& measures, const metrics::Buckets& commit, Exposition& out) {
   const Tallies& tallies = measures.tallies;
   out.Histogram("meshrun_queue_wait_seconds",
-                "How long jobs waited in the queue before they were placed.")
+                "How long jobs waited in the queue before they were placed for the first time.")
       .Add(tallies.queue_wait());
   out.Histogram("meshrun_rendezvous_seconds",
                 "How long the phases of a generation's start took: \"prepare\" until all hosts had "

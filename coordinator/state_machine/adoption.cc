@@ -50,6 +50,7 @@ void Generations::OnNodeReturned(Node& node, const v1::Hello& hello) {
     carried.insert(job->id());
     // An exit is judged by the steps that were done before it.
     for (const auto& [rank, step] : running.steps()) {
+      context_.tallies.OnReached(job->tally, step);
       if (step <= job->step_beyond()) continue;
       job->record.set_step_beyond(step);
       jobs_.Changed(*job);

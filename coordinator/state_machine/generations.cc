@@ -63,6 +63,10 @@ void Generations::Begin(Job& job, const Placement& placement, const SurvivingRan
   v1::Job& view = job.view;
   const uint64_t previous = view.generation();
   context_.tallies.OnGeneration(WhyGeneration(job));
+  // Later it waits for other reasons: it was preempted, or pauses before a restart.
+  if (previous == 0 && job.queued_since.has_value()) {
+    context_.tallies.OnPlaced(context_.now - *job.queued_since);
+  }
   jobs_.SetPhase(job, JobPhase::kAdmitted, "");
   view.set_generation(previous + 1);
   view.set_world_size(placement.world_size);
@@ -82,6 +86,7 @@ void Generations::Begin(Job& job, const Placement& placement, const SurvivingRan
   job.members_prepared = 0;
   job.members_started = 0;
   job.quiesced.clear();
+  job.stepped.clear();
   job.record.clear_longest_step();
   SetAxes(placement.mesh, view.mutable_mesh());
   auto world = std::make_shared<v1::World>();
@@ -339,7 +344,9 @@ std::optional<StepChange> Generations::OnProgress(Node& node, const v1::Fence& f
       continue;
     }
     if (progress.has_step() && (!known.has_step() || known.step() != progress.step())) {
-      change.fell |= known.has_step() && known.step() > progress.step();
+      // A rank that lives on may go on from an earlier step than it had come to.
+      const bool is_first = job->stepped.insert(rank).second;
+      change.fell |= !is_first && known.has_step() && known.step() > progress.step();
       change.highest = std::max(change.highest, progress.step());
     }
     MergeProgress(progress, &known);
@@ -350,6 +357,8 @@ std::optional<StepChange> Generations::OnProgress(Node& node, const v1::Fence& f
     context_.tallies.OnStep(job->tally, job->view.generation(),
                             static_cast<uint32_t>(job->view.world_size()), change.highest,
                             change.fell, context_.now);
+  } else if (!change.fell) {
+    context_.tallies.OnReached(job->tally, change.highest);
   }
   const v1::Progress* shown = nullptr;
   for (int rank = 0; rank <= lowest && rank < job->view.ranks_size(); ++rank) {
@@ -362,6 +371,11 @@ std::optional<StepChange> Generations::OnProgress(Node& node, const v1::Fence& f
   // Reports are not durable; this much of them decides about restarts.
   const int64_t before = job->record.progress_step();
   if (change.highest > before && job->step_beyond() <= before) {
+    job->record.set_step_beyond(change.highest);
+    jobs_.Changed(*job);
+  }
+  // Ranks count anew: what the next coordinator takes for reached begins there too.
+  if (change.fell && change.highest > before && job->step_beyond() > change.highest) {
     job->record.set_step_beyond(change.highest);
     jobs_.Changed(*job);
   }

@@ -158,8 +158,8 @@ void JobTable::Enqueue(Job& job) {
     if (HasQuota(scope.limits)) apart += scope.Key() + '\n';
   }
   queue_.Insert(job.place(), job.id(), spec, apart);
+  if (!job.queued_since.has_value()) job.queued_since = context_.now;
   if (job.view.spec().has_queue_timeout() && !deadlines_.Of(job.id()).has_value()) {
-    if (!job.queued_since.has_value()) job.queued_since = context_.now;
     deadlines_.Set(job.id(), *job.queued_since + FromProto(job.view.spec().queue_timeout()));
   }
 }
@@ -175,10 +175,7 @@ void JobTable::ForgiveNode(const std::string& node_id) {
 
 void JobTable::SetHeld(Job& job, bool held) {
   // Else jobs that were held would all go before those that others have queued since.
-  if (!held && job.queued()) {
-    ForgetTurn(job);
-    context_.tallies.OnReleased(job.tally, context_.now);
-  }
+  if (!held && job.queued()) ForgetTurn(job);
   job.record.set_held(held);
   Changed(job);
   if (job.queued()) Enqueue(job);

@@ -107,11 +107,15 @@ void JobTable::RestoreMember(const v1::StateRow& row) {
   member.prepared = true;
   member.ended = record.ended();
   member.newcomer = record.newcomer();
+  member.started = true;
   for (v1::RankStatus& rank : *record.mutable_ranks()) {
+    const bool lives_on = !IsFresh(rank.assignment(), key->generation);
+    member.started &= lives_on ? rank.joined() : rank.state() != v1::RANK_STATE_ASSIGNED;
     for (const uint32_t gpu : rank.assignment().gpus()) member.gpus.push_back(gpu);
     *job->view.add_ranks() = std::move(rank);
   }
   if (!member.ended) ++job->members_alive;
+  if (member.started) ++job->members_started;
 }
 
 void JobTable::OnRestored() {
@@ -182,6 +186,7 @@ void JobTable::TakeRecord(Job& job, v1::JobRecord record) {
                 avoided.end());
   ClearTimesAndView(record);
   job.record = std::move(record);
+  job.tally.highest_step = std::max(job.record.progress_step(), job.step_beyond());
 }
 
 v1::JobRecord JobTable::RecordWithoutView(const Job& job) const {
@@ -199,6 +204,10 @@ google::protobuf::Timestamp JobTable::WallOf(SteadyNanos at) const {
 }
 
 void JobTable::WriteJob(Job& job) {
+  // Reports of steps are not written; with what is, the next coordinator knows what was reached.
+  if (job.tally.highest_step > std::max(job.record.progress_step(), job.step_beyond())) {
+    job.record.set_step_beyond(job.tally.highest_step);
+  }
   v1::JobRecord record = RecordWithoutView(job);
   // Copied without the ranks, of which there may be thousands.
   google::protobuf::RepeatedPtrField<v1::RankStatus> ranks;

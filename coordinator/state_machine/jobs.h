@@ -89,12 +89,14 @@ struct Job {
   SteadyNanos not_before{0};
   // When the generation started, as far as this term knows.
   SteadyNanos running_since{0};
-  // Since when the job is in the queue and not held; set for jobs with a queue timeout.
+  // Since when the job is in the queue and not held.
   std::optional<SteadyNanos> queued_since;
   // When the last of its paused ranks went on, as far as this term knows.
   SteadyNanos resumed_at{0};
   // Ranks that stand still.
   std::set<int> quiesced;
+  // Ranks that have reported a step in the current generation, as far as this term knows.
+  std::set<int> stepped;
   Curve curve;
   // Reported in an earlier term. Ranks that run have gone on since: it is shown again only where
   // they end without a report in this one.

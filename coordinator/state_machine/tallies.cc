@@ -33,10 +33,6 @@ void CountNamed(std::map<std::string, uint64_t, std::less<>>& counts, std::strin
 void Tallies::OnState(JobTally& job, const std::string& user, v1::JobState from, v1::JobState to,
                       uint32_t ranks, SteadyNanos now) {
   Move(job, user, from, to);
-  if (IsQueued(to) && !IsQueued(from)) job.queued_at = now;
-  if (IsQueued(from) && to == v1::JOB_STATE_ADMITTED) {
-    queue_wait_.Observe(Seconds(now - job.queued_at));
-  }
   if (to == v1::JOB_STATE_RENDEZVOUS) job.prepared_since = now;
   if (from == v1::JOB_STATE_RENDEZVOUS && to == v1::JOB_STATE_RUNNING) {
     prepare_.Observe(Seconds(now - job.prepared_since));
@@ -81,6 +77,8 @@ void Tallies::OnGeneration(std::string_view reason) {
   CountNamed(generations_, reason, kMostKinds);
 }
 
+void Tallies::OnPlaced(SteadyNanos waited) { queue_wait_.Observe(std::max(Seconds(waited), 0.0)); }
+
 void Tallies::OnStarted(SteadyNanos took) { start_.Observe(Seconds(took)); }
 
 void Tallies::OnStep(JobTally& job, uint64_t generation, uint32_t ranks, int64_t step, bool fell,
@@ -97,6 +95,10 @@ void Tallies::OnStep(JobTally& job, uint64_t generation, uint32_t ranks, int64_t
   job.step_at = now;
   job.generation_step = step;
   job.step_generation = generation;
+}
+
+void Tallies::OnReached(JobTally& job, int64_t step) {
+  job.highest_step = std::max(job.highest_step, step);
 }
 
 void Tallies::OnEvent(std::string_view kind) { CountNamed(events_, kind, kMostKinds); }

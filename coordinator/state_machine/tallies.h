@@ -18,11 +18,11 @@ namespace meshrun::coordinator {
 struct JobTally {
   // Whose row it is counted in.
   std::string row;
-  SteadyNanos queued_at{0};
   SteadyNanos prepared_since{0};
   // Ranks that hold resources.
   uint32_t held_ranks = 0;
-  // The highest step of all generations.
+  // The highest step of all generations; what is not beyond it is repeated. Its part that outlives
+  // this coordinator is JobRecord's progress_step and step_beyond.
   int64_t highest_step = -1;
   // The highest step of the last generation that has reported one, and when it came.
   uint64_t step_generation = 0;
@@ -40,19 +40,21 @@ class Tallies {
   static constexpr size_t kStates = 16;
   using States = std::array<uint32_t, kStates>;
 
-  // The job of this user changes its state. kQueued's time begins where it enters the queue.
+  // The job of this user changes its state.
   void OnState(JobTally& job, const std::string& user, v1::JobState from, v1::JobState to,
                uint32_t ranks, SteadyNanos now);
-  // It is in the queue again, for as long as it is not held.
-  void OnReleased(JobTally& job, SteadyNanos now) { job.queued_at = now; }
+  // The job got its first placement after so long in the queue.
+  void OnPlaced(SteadyNanos waited);
   // A generation begins: "first", a cause of failure ("node_lost"), or "planned".
   void OnGeneration(std::string_view reason);
   // All its ranks run so long after the generation was committed.
   void OnStarted(SteadyNanos took);
   // A report with another step has come from a rank of the running generation. `fell`: below one
-  // that the same rank has reported.
+  // that the same rank has reported in this generation.
   void OnStep(JobTally& job, uint64_t generation, uint32_t ranks, int64_t step, bool fell,
               SteadyNanos now);
+  // The job has come to this step, and nobody knows how.
+  void OnReached(JobTally& job, int64_t step);
   void OnEvent(std::string_view kind);
   // Up to now.
   double HeldRankSeconds(SteadyNanos now) const;

@@ -17,6 +17,24 @@ class TalliesTest : public ::testing::Test {
     h.Say(worker, {message});
   }
   double stepping() { return h.machine().Measure().tallies.stepping_rank_seconds(); }
+  metrics::Buckets waits() { return h.machine().Measure().tallies.queue_wait(); }
+  // Another coordinator leads; the workers come to it.
+  void FailOver(std::vector<FakeWorker*> workers) {
+    h.StartCoordinator();
+    for (FakeWorker* worker : workers) h.Connect(*worker);
+  }
+  void Steps(FakeWorker& worker, const std::string& job, int64_t first, int64_t last) {
+    for (int64_t step = first; step <= last; ++step) {
+      Report(worker, job, step);
+      worker.steps[0] = step;
+      h.Advance(milliseconds(100));
+    }
+  }
+  static v1::JobSpec Restartable(uint32_t nodes, uint32_t procs) {
+    v1::JobSpec spec = MakeSpec(nodes, procs);
+    spec.set_max_restarts(5);
+    return spec;
+  }
 
   Harness h;
 };
@@ -69,6 +87,164 @@ TEST_F(TalliesTest, ARestartedCoordinatorCountsTheJobsThatItFinds) {
   EXPECT_EQ(tallies.jobs().at("ada")[v1::JOB_STATE_RUNNING], 1u);
   EXPECT_EQ(tallies.jobs().at("bob")[v1::JOB_STATE_QUEUED], 1u);
   EXPECT_EQ(tallies.held_ranks(), 2u);
+}
+
+TEST_F(TalliesTest, RepeatedStepsDoNotCountAfterAChangeOfTheLeader) {
+  FakeWorker& worker = h.AddWorker("node1");
+  const std::string job = h.Submit(Restartable(1, 2));
+  Steps(worker, job, 1, 106);
+  h.Say(worker, worker.Exit(job, 0, 0, 9));
+  worker.steps.clear();
+  h.Advance(seconds(1));
+  ASSERT_EQ(h.state(job), v1::JOB_STATE_RUNNING);
+  Steps(worker, job, 20, 61);
+  FailOver({&worker});
+  Steps(worker, job, 62, 106);
+  EXPECT_EQ(stepping(), 0);
+  Steps(worker, job, 107, 108);
+  EXPECT_NEAR(stepping(), 2 * 0.2, 1e-9);
+}
+
+TEST_F(TalliesTest, StepsThatAGenerationReachedBeforeItAndTheLeaderDiedAreKnown) {
+  FakeWorker& worker = h.AddWorker("node1");
+  const std::string job = h.Submit(Restartable(1, 2));
+  Steps(worker, job, 1, 90);
+  // Nobody hears of the rank's end but the next leader.
+  worker.Exit(job, 0, 0, 9);
+  FailOver({&worker});
+  worker.steps.clear();
+  h.Advance(seconds(6));
+  ASSERT_EQ(h.state(job), v1::JOB_STATE_RUNNING);
+  ASSERT_EQ(h.job(job).generation(), 2u);
+  Steps(worker, job, 21, 90);
+  EXPECT_EQ(stepping(), 0);
+  Steps(worker, job, 91, 91);
+  EXPECT_NEAR(stepping(), 2 * 0.1, 1e-9);
+}
+
+TEST_F(TalliesTest, StepsBeforeAnEndAtNoChargeAreRepeatedForTheNextLeaderToo) {
+  FakeWorker& worker = h.AddWorker("node1", 2);
+  const std::string job = h.Submit(Restartable(1, 2));
+  Steps(worker, job, 1, 50);
+  v1::JobSpec urgent = MakeSpec(1, 2);
+  urgent.set_priority(1);
+  const std::string other = h.Submit(urgent);
+  ASSERT_EQ(h.state(job), v1::JOB_STATE_WAITING);
+  worker.steps.clear();
+  h.Say(worker, worker.ExitAll(other, 0));
+  ASSERT_EQ(h.state(job), v1::JOB_STATE_RUNNING);
+  Steps(worker, job, 10, 20);
+  FailOver({&worker});
+  Steps(worker, job, 21, 50);
+  EXPECT_EQ(stepping(), 0);
+  EXPECT_EQ(h.job(job).restarts_charged(), 0u);
+}
+
+TEST_F(TalliesTest, EpochsThatAreCountedAnewCountWhoeverLeads) {
+  FakeWorker& worker = h.AddWorker("node1");
+  const std::string job = h.Submit(MakeSpec(1, 1));
+  Steps(worker, job, 1, 10);
+  FailOver({&worker});
+  Steps(worker, job, 11, 30);
+  Steps(worker, job, 1, 4);
+  FailOver({&worker});
+  EXPECT_EQ(stepping(), 0);
+  Steps(worker, job, 5, 7);
+  EXPECT_NEAR(stepping(), 0.2, 1e-9);
+}
+
+TEST_F(TalliesTest, RanksThatLiveOnFromAnEarlierStepRepeatIt) {
+  FakeWorker& first = h.AddWorker("node1");
+  FakeWorker& second = h.AddWorker("node2");
+  FakeWorker& third = h.AddWorker("node3");
+  for (FakeWorker* worker : {&first, &second, &third}) worker->in_process = true;
+  v1::JobSpec spec = Restartable(2, 1);
+  spec.set_max_nodes(3);
+  const std::string job = h.Submit(spec);
+  h.Advance(seconds(3));
+  ASSERT_EQ(h.job(job).world_size(), 3u);
+  for (int64_t step = 1; step <= 20; ++step) {
+    Report(first, job, step, 0);
+    Report(second, job, step, 1);
+    h.Advance(seconds(1));
+  }
+  ASSERT_EQ(h.job(job).generation(), 1u);
+  third.deaf = true;
+  h.Disconnect(third);
+  h.Advance(seconds(10));
+  ASSERT_EQ(h.job(job).generation(), 2u);
+  ASSERT_EQ(h.state(job), v1::JOB_STATE_RUNNING);
+  const double before = stepping();
+  for (int64_t step = 16; step <= 20; ++step) {
+    Report(first, job, step, 0);
+    Report(second, job, step, 1);
+    h.Advance(seconds(1));
+  }
+  EXPECT_EQ(stepping(), before);
+}
+
+TEST_F(TalliesTest, AChangeOfTheLeaderStartsNoRanks) {
+  FakeWorker& worker = h.AddWorker("node1");
+  h.Submit(MakeSpec(1, 2));
+  h.Advance(std::chrono::hours(1));
+  EXPECT_EQ(h.machine().Measure().tallies.start().count(), 1u);
+  FailOver({&worker});
+  h.Advance(seconds(10));
+  EXPECT_EQ(h.machine().Measure().tallies.start().count(), 0u);
+}
+
+TEST_F(TalliesTest, AWaitThatBeganUnderAnotherLeaderIsWhole) {
+  const std::string job = h.Submit(MakeSpec(1, 1));
+  h.Advance(seconds(50));
+  h.StartCoordinator();
+  h.Advance(seconds(7));
+  h.AddWorker("node1");
+  h.Advance(seconds(5));
+  ASSERT_EQ(h.state(job), v1::JOB_STATE_RUNNING);
+  EXPECT_EQ(waits().count(), 1u);
+  EXPECT_GE(waits().sum(), 57);
+  EXPECT_LE(waits().sum(), 63);
+}
+
+TEST_F(TalliesTest, OnlyTheFirstPlacementEndsAWaitInTheQueue) {
+  FakeWorker& worker = h.AddWorker("node1", 2);
+  const std::string job = h.Submit(Restartable(1, 2));
+  for (int i = 0; i < 3; ++i) {
+    h.Say(worker, worker.Exit(job, 0, 3));
+    h.Advance(seconds(120));
+  }
+  ASSERT_EQ(h.state(job), v1::JOB_STATE_RUNNING);
+  v1::JobSpec urgent = MakeSpec(1, 2);
+  urgent.set_priority(1);
+  const std::string other = h.Submit(urgent);
+  h.Advance(seconds(60));
+  FailOver({&worker});
+  h.Say(worker, worker.ExitAll(other, 0));
+  h.Advance(seconds(5));
+  ASSERT_EQ(h.state(job), v1::JOB_STATE_RUNNING);
+  EXPECT_EQ(waits().count(), 0u) << "preempted and placed again, under this leader";
+  EXPECT_EQ(waits().sum(), 0);
+}
+
+TEST_F(TalliesTest, AHeldJobWaitsFromItsReleaseOn) {
+  FakeWorker& worker = h.AddWorker("node1", 1);
+  const std::string first = h.Submit(MakeSpec(1, 1));
+  v1::JobSpec spec = MakeSpec(1, 1);
+  spec.set_hold(true);
+  const std::string job = h.Submit(spec);
+  h.Advance(seconds(100));
+  v1::StateEvent event;
+  event.mutable_update_job()->set_job_id(job);
+  event.mutable_update_job()->set_hold(false);
+  h.Call(event);
+  h.Advance(seconds(20));
+  FailOver({&worker});
+  h.Advance(seconds(10));
+  h.Say(worker, worker.ExitAll(first, 0));
+  h.Advance(seconds(5));
+  ASSERT_EQ(h.state(job), v1::JOB_STATE_RUNNING);
+  EXPECT_EQ(waits().count(), 1u);
+  EXPECT_NEAR(waits().sum(), 30, 6);
 }
 
 TEST_F(TalliesTest, TheQueueIsWaitedInUntilAPlacement) {

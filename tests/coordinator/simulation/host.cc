@@ -351,6 +351,8 @@ v1::RunningGeneration Host::Describe(const GenerationKey& key, const Run& run) c
     const bool part = process.generation == key.second ||
                       (!run.started && run.kept && process.generation < key.second);
     if (!part) continue;
+    if (process.step >= 0 && process.generation == key.second)
+      (*running.mutable_steps())[process.rank] = process.step;
     if (process.exited) {
       *running.add_exits() = process.exit;
     } else if (run.started) {

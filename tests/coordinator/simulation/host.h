@@ -41,6 +41,8 @@ struct RankProcess {
   bool joined = false;
   // It has said that it takes another generation: it has met the others once.
   bool announced = false;
+  // The step that it has reported last in this generation; -1: none.
+  int64_t step = -1;
   // The barrier that it has reported to be blocked in; 0: none.
   uint64_t waits_in = 0;
   bool stop_sent = false;
@@ -98,7 +100,7 @@ class Host {
   // Null when it has ended.
   RankProcess* Find(uint64_t process);
   void Exit(uint64_t process, int code, int signal);
-  void Report(const RankProcess& process, int64_t step);
+  void Report(RankProcess& process, int64_t step);
   void Join(RankProcess& process);
   void Announce(RankProcess& process);
   void ReportQuiesced(const RankProcess& process, int64_t step);

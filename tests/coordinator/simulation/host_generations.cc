@@ -170,6 +170,7 @@ void Host::Start(const GenerationKey& key, Run& run) {
     process->world_size = run.world_size;
     process->work = run.work;
     process->joined = false;
+    process->step = -1;
   }
   for (auto& [number, process] : processes_) {
     if (process.key() == key && !process.exited && !to_end) process.program->BeginGeneration();
@@ -275,7 +276,8 @@ void Host::SendEnded(const GenerationKey& key) {
   Say(key, std::move(message));
 }
 
-void Host::Report(const RankProcess& process, int64_t step) {
+void Host::Report(RankProcess& process, int64_t step) {
+  process.step = step;
   v1::OpenSessionRequest message;
   (*message.mutable_progress_report()->mutable_progress())[process.rank].set_step(step);
   Say(process.key(), std::move(message));

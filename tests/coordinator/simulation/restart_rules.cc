@@ -8,6 +8,9 @@
 namespace meshrun::coordinator::simulation {
 
 void Rules::OnRestored(const StateMachine& machine) {
+  told_.clear();
+  stepping_ = 0;
+  placed_ = 0;
   for (auto& [id, facts] : facts_) {
     const auto it = machine.jobs().all().find(id);
     if (it == machine.jobs().all().end()) {
@@ -62,6 +65,7 @@ void Rules::CheckRestoredMembers(const Job& job, const Facts& facts) {
 
 void Rules::OnStepped(const StateMachine& machine, const std::vector<v1::StateEvent>& batch,
                       const std::vector<Action>& actions) {
+  CheckTraining(machine, batch);
   for (const v1::StateEvent& event : batch) {
     const v1::SessionMessage& said = event.session_message();
     if (!said.message().has_hello()) continue;

@@ -54,7 +54,12 @@ void Rules::OnCommitted(const StateMachine& machine, const std::vector<v1::State
     Facts& facts = facts_[id];
     CheckEndedMembers(it->second, facts);
     CheckCheckpoint(it->second, facts);
-    if (it->second.view.generation() != facts.generation) CheckPlaces(it->second);
+    if (it->second.view.generation() != facts.generation) {
+      CheckPlaces(it->second);
+      if (facts.generation == 0) ++placed_;
+      const Told& told = told_[id];
+      if (told.generation == facts.generation) facts.reached = std::max(facts.reached, told.step);
+    }
     CheckGrowth(machine, it->second, facts);
     Remember(it->second, facts);
     CheckJob(machine, it->second);
@@ -63,6 +68,7 @@ void Rules::OnCommitted(const StateMachine& machine, const std::vector<v1::State
   CheckNodes(machine);
   CheckFences(machine);
   CheckBarriers(machine);
+  CheckQueueWaits(machine);
   for (const auto& [id, job] : machine.jobs().all()) CheckRow(machine, job, facts_[id], "holds");
 }
 

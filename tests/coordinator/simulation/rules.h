@@ -61,8 +61,16 @@ class Rules : public CoordinatorProcess::Observer {
     std::vector<KnownMember> members;
     // By generation and node rank.
     std::map<std::pair<uint64_t, size_t>, KnownMember> leaving;
+    // The highest step of generations that are over, as far as their last coordinator was told.
+    int64_t reached = -1;
     // Generations that failed at the job's charge and were followed by another.
     std::set<uint64_t> charged;
+  };
+
+  // What a coordinator was told of the steps of a generation.
+  struct Told {
+    uint64_t generation = 0;
+    int64_t step = -1;
   };
 
   static KnownMember Known(const Member& member);
@@ -72,6 +80,10 @@ class Rules : public CoordinatorProcess::Observer {
   void CheckGrowth(const StateMachine& machine, const Job& job, const Facts& facts);
   void CheckJob(const StateMachine& machine, const Job& job);
   void CheckNews(const Job& job, uint64_t session_id, const std::vector<Action>& actions);
+  void CheckTraining(const StateMachine& machine, const std::vector<v1::StateEvent>& batch);
+  void CheckQueueWaits(const StateMachine& machine);
+  void Tell(const StateMachine& machine, const v1::SessionMessage& said, const std::string& job_id,
+            uint64_t generation, int64_t step);
   void CheckPlaces(const Job& job);
   void CheckBarriers(const StateMachine& machine);
   void CheckRow(const StateMachine& machine, const Job& job, const Facts& facts,
@@ -86,6 +98,11 @@ class Rules : public CoordinatorProcess::Observer {
   int batches_ = 0;
   uint64_t forgotten_ = 0;
   std::map<std::string, Facts> facts_;
+  // What this process of the coordinator was told by job, its effective training time, and how many
+  // jobs it has placed for the first time.
+  std::map<std::string, Told> told_;
+  double stepping_ = 0;
+  uint64_t placed_ = 0;
 };
 
 }  // namespace meshrun::coordinator::simulation
