@@ -26,9 +26,11 @@ std::string LastWord(const std::string& name, std::string_view prefix) {
   return name.starts_with(prefix) ? name.substr(prefix.size()) : "UNKNOWN";
 }
 
+// How long its ranks have run, in all generations: what its time limit counts.
 nanoseconds RunTime(const v1::Job& job, nanoseconds now) {
-  if (!job.has_started_at()) return nanoseconds(0);
-  return (job.has_finished_at() ? FromProto(job.finished_at()) : now) - FromProto(job.started_at());
+  const nanoseconds before = FromProto(job.run_time());
+  if (!job.has_running_since()) return before;
+  return before + std::max(now - FromProto(job.running_since()), nanoseconds(0));
 }
 
 // A line break of a script is shown as it is; what moves the cursor or colours the screen is not.
@@ -110,8 +112,10 @@ std::string FailureSentence(const v1::Job& job) {
   return EscapeControls(job.failure().message().empty() ? job.reason() : job.failure().message());
 }
 
+constexpr char kNotStarted[] = "given up before its start";
+
 // One line per generation, as far back as the coordinator keeps events. JobAdmitted begins each,
-// and the last one is the job's present one.
+// and ends the one before; the last one is the job's present one.
 Table GenerationTable(const v1::GetJobResponse& response, nanoseconds now) {
   struct Generation {
     nanoseconds admitted{0};
@@ -123,7 +127,14 @@ Table GenerationTable(const v1::GetJobResponse& response, nanoseconds now) {
   for (const v1::ClusterEvent& event : response.events()) {
     const std::string& kind = event.kind();
     const nanoseconds at = FromProto(event.at());
-    if (kind == "JobAdmitted") generations.push_back({.admitted = at});
+    if (kind == "JobAdmitted") {
+      if (!generations.empty() && generations.back().ended.count() == 0) {
+        Generation& before = generations.back();
+        before.ended = at;
+        if (before.end.empty() && before.started.count() == 0) before.end = kNotStarted;
+      }
+      generations.push_back({.admitted = at});
+    }
     if (generations.empty()) continue;
     Generation& last = generations.back();
     if (kind == "GenerationStarted") last.started = at;
@@ -132,7 +143,8 @@ Table GenerationTable(const v1::GetJobResponse& response, nanoseconds now) {
         last.end.empty()) {
       last.end = event.message();
     }
-    const bool ends = kind == "JobRestarting" || kind == "JobSucceeded" || kind == "JobFailed" ||
+    const bool ends = kind == "JobRestarting" || kind == "JobRequeued" ||
+                      kind == "GoesOnInProcess" || kind == "JobSucceeded" || kind == "JobFailed" ||
                       kind == "JobCancelled";
     if (!ends || last.ended.count() != 0) continue;
     last.ended = at;
@@ -177,6 +189,8 @@ std::string Consequences(const v1::Job& job) {
                                               : (count == 1 ? " other rank" : " other ranks"),
                      fates);
 }
+
+std::string FailureLabel(bool planned) { return planned ? "last stop" : "last failure"; }
 
 std::string SlowRanks(const v1::Job& job) {
   std::string out;
@@ -252,8 +266,9 @@ std::string JobTable(const std::vector<v1::Job>& jobs, nanoseconds now, int widt
 std::string FailureReport(const v1::Job& job, const Style& style) {
   if (!job.has_failure()) return "";
   const v1::Failure& failure = job.failure();
-  std::string out =
-      fmt::format("  {}  {}\n", Paint(style, Colour::kBold, "first failure"), FailureSentence(job));
+  const std::string label = FailureLabel(failure.planned());
+  std::string out = fmt::format("  {}{}{}\n", Paint(style, Colour::kBold, label),
+                                std::string(15 - label.size(), ' '), FailureSentence(job));
   const auto meaning = SignalMeaning(failure.exit().signal());
   if (!meaning.empty() && !failure.exit().out_of_memory()) {
     out += fmt::format("                 {}\n", meaning);

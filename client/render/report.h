@@ -34,6 +34,8 @@ std::string Consequences(const v1::Job& job);
 // The ranks that compute for longer than the others; empty: none.
 std::string SlowRanks(const v1::Job& job);
 
+// What a failure of the job is called: one that was planned is none.
+std::string FailureLabel(bool planned);
 // The failure alone, indented, as in Verdict and DescribeJob. Empty where the job has none.
 std::string FailureReport(const v1::Job& job, const Style& style);
 

@@ -27,7 +27,10 @@ v1::Job BaseJob(v1::JobState state) {
   job.set_world_size(3);
   job.mutable_spec()->set_shipped_job("geoid");
   *job.mutable_submitted_at() = ToProtoTimestamp(kNow - seconds(200));
-  *job.mutable_started_at() = ToProtoTimestamp(kNow - seconds(100));
+  *job.mutable_started_at() = ToProtoTimestamp(kNow - seconds(120));
+  *job.mutable_run_time() = ToProtoDuration(seconds(40));
+  if (state == v1::JOB_STATE_RUNNING)
+    *job.mutable_running_since() = ToProtoTimestamp(kNow - seconds(60));
   return job;
 }
 
@@ -35,6 +38,7 @@ v1::Job BaseJob(v1::JobState state) {
 v1::Job FailedJob() {
   v1::Job job = BaseJob(v1::JOB_STATE_FAILED);
   *job.mutable_finished_at() = ToProtoTimestamp(kNow - seconds(88));
+  *job.mutable_run_time() = ToProtoDuration(seconds(12));
   for (int rank = 0; rank < 3; ++rank) {
     v1::RankStatus* status = job.add_ranks();
     status->mutable_assignment()->set_rank(rank);
@@ -64,7 +68,7 @@ TEST(ReportTest, AFailureNamesTheFirstRankItsSignalItsLinesAndTheConsequences) {
   EXPECT_EQ(
       Verdict(FailedJob(), true, Style()),
       "meshrun: geoid-k3x9w2 failed after 12s: rank 1 on n2 was killed by signal 9 (SIGKILL)\n"
-      "  first failure  rank 1 on n2 was killed by signal 9 (SIGKILL)\n"
+      "  last failure   rank 1 on n2 was killed by signal 9 (SIGKILL)\n"
       "                 killed from outside; without enough memory the system does that\n"
       "  its last lines\n"
       "    | step 12\n"
@@ -142,6 +146,62 @@ TEST(ReportTest, DescribeListsTheGenerations) {
               HasSubstr("           3  2023-11-14 22:11:47Z  3s       rank 0 on n1 was killed\n"));
 }
 
+TEST(ReportTest, AGenerationThatIsFollowedByAnotherHasEnded) {
+  v1::GetJobResponse response;
+  *response.mutable_job() = BaseJob(v1::JOB_STATE_RUNNING);
+  response.mutable_job()->set_generation(5);
+  const auto add = [&](int age, const char* kind, const char* message) {
+    v1::ClusterEvent* event = response.add_events();
+    *event->mutable_at() = ToProtoTimestamp(kNow - seconds(age));
+    event->set_kind(kind);
+    event->set_message(message);
+  };
+  add(100, "JobAdmitted", "");
+  add(99, "GenerationStarted", "");
+  add(86, "QuiesceAsked", "grows from 1 to 2 ranks");
+  add(86, "GoesOnInProcess", "1 of 2 ranks lives on in generation 2; grows from 1 to 2 ranks");
+  add(86, "JobAdmitted", "");
+  add(85, "GenerationStarted", "");
+  add(81, "RankFailed", "rank 1 on n2 was killed");
+  add(81, "GoesOnInProcess", "1 of 1 ranks lives on in generation 3; restart 1 of 3");
+  add(81, "JobAdmitted", "");
+  add(80, "GenerationStarted", "");
+  add(78, "JobMoved", "moved away from n1");
+  add(75, "JobRequeued", "moved away from n1");
+  // Its nodes were lost, or the coordinator was, before it started.
+  add(50, "JobAdmitted", "");
+  add(40, "JobAdmitted", "");
+  add(39, "GenerationStarted", "");
+  const std::string text = DescribeJob(response, kNow, Style());
+  EXPECT_THAT(text, HasSubstr("Z  13s      1 of 2 ranks lives on in generation 2; grows from"));
+  EXPECT_THAT(text, HasSubstr("Z  4s       rank 1 on n2 was killed\n"));
+  EXPECT_THAT(text, HasSubstr("Z  5s       moved away from n1\n"));
+  EXPECT_THAT(text, HasSubstr("Z  -        given up before its start\n"));
+  EXPECT_THAT(text, HasSubstr("Z  39s\n"));
+  EXPECT_THAT(DescribeJob(response, kNow + seconds(1000), Style()),
+              HasSubstr("Z  4s       rank 1 on n2 was killed\n"));
+}
+
+TEST(ReportTest, TheRuntimeIsThatOfTheRanks) {
+  v1::Job job = BaseJob(v1::JOB_STATE_WAITING);
+  EXPECT_THAT(JobTable({job}, kNow), HasSubstr("3m ago     40s\n"));
+  v1::GetJobResponse response;
+  *response.mutable_job() = job;
+  EXPECT_THAT(DescribeJob(response, kNow, Style()), HasSubstr("  runtime       40s\n"));
+  EXPECT_THAT(DescribeJob(response, kNow + seconds(9), Style()), HasSubstr("  runtime       40s\n"))
+      << "a pause before a restart is none";
+  job.set_state(v1::JOB_STATE_RUNNING);
+  *job.mutable_running_since() = ToProtoTimestamp(kNow - seconds(2));
+  EXPECT_THAT(JobTable({job}, kNow), HasSubstr("3m ago     42s\n"));
+}
+
+TEST(ReportTest, AnEndThatWasPlannedIsNoFailure) {
+  v1::Job job = FailedJob();
+  EXPECT_THAT(FailureReport(job, Style()), HasSubstr("  last failure   rank 1 on n2"));
+  job.mutable_failure()->set_planned(true);
+  EXPECT_THAT(FailureReport(job, Style()), HasSubstr("  last stop      rank 1 on n2"));
+}
+
 // What a rank writes must not break the tables in which it stands.
 TEST(ReportTest, OfANoteTheFirstLineIsShown) {
   v1::Job job = BaseJob(v1::JOB_STATE_RUNNING);
@@ -162,6 +222,7 @@ TEST(ReportTest, OfANoteTheFirstLineIsShown) {
 TEST(ReportTest, SuccessAndCancellationAreOneLine) {
   v1::Job job = BaseJob(v1::JOB_STATE_SUCCEEDED);
   *job.mutable_finished_at() = ToProtoTimestamp(kNow - seconds(53));
+  *job.mutable_run_time() = ToProtoDuration(seconds(47));
   EXPECT_EQ(Verdict(job, true, Style()), "meshrun: geoid-k3x9w2 succeeded after 47s (3 ranks)\n");
   EXPECT_EQ(ExitCodeOf(job), 0);
   job.set_state(v1::JOB_STATE_CANCELLED);
@@ -222,6 +283,7 @@ TEST(ReportTest, SentencesHoldNoControlCharacters) {
   v1::Job job = BaseJob(v1::JOB_STATE_CANCELLED);
   job.set_reason("cancelled: \x1b[31mred\nand a line");
   *job.mutable_finished_at() = job.started_at();
+  job.clear_run_time();
   EXPECT_THAT(Verdict(job, true, Style()),
               HasSubstr("was cancelled after 0ms: \\x1b[31mred\\x0aand a line\n"));
   v1::GetJobResponse response;

@@ -24,15 +24,33 @@ export function incidents(events) {
   return [...found.values()];
 }
 
+// What led to the failure that the job shows; without a failure the last thing that happened.
+export function incidentOf(job, events) {
+  const all = incidents(events);
+  if (!job.failure) return all.at(-1);
+  // That of a job without progress ends with the message of its last one.
+  return all.findLast(({cause}) => job.failure.message.endsWith(cause.message));
+}
+
 const FAILURES = new Set(["RankFailed", "NodeFailed", "PrepareFailed"]);
-const ENDS = new Set(["JobRestarting", "JobSucceeded", "JobFailed", "JobCancelled"]);
+const ENDS = new Set([
+  "JobRestarting", "JobRequeued", "GoesOnInProcess", "JobSucceeded", "JobFailed", "JobCancelled"
+]);
 
 // Oldest first: {number, admitted, started, ended, end} with times in milliseconds or NaN.
 export function generations(events, current) {
   const list = [];
   for (const event of events) {
     const at = Date.parse(event.at);
-    if (event.kind === "JobAdmitted") list.push({admitted: at, started: NaN, ended: NaN, end: ""});
+    if (event.kind === "JobAdmitted") {
+      const before = list.at(-1);
+      // Another one follows: it has ended, whatever is known of its end.
+      if (before && Number.isNaN(before.ended)) {
+        before.ended = at;
+        if (!before.end && Number.isNaN(before.started)) before.end = "given up before its start";
+      }
+      list.push({admitted: at, started: NaN, ended: NaN, end: ""});
+    }
     const last = list.at(-1);
     if (!last) continue;
     if (event.kind === "GenerationStarted") last.started = at;

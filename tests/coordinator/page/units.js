@@ -3,7 +3,7 @@
 
 import {attention} from "/model/attention.js";
 import {capacity} from "/model/capacity.js";
-import {consequences, generations, incidents} from "/model/causes.js";
+import {consequences, generations, incidentOf, incidents} from "/model/causes.js";
 import {quote, submitCommand} from "/model/command.js";
 import {logTicks, pointsOf, segments, seriesNames, ticks} from "/model/curves.js";
 import {fold, MOST_POINTS} from "/model/fold.js";
@@ -265,6 +265,35 @@ const tests = {
         ],
         2);
     equal(list.map((one) => [one.number, one.end]), [[1, "rank 1 died"], [2, ""]], "generations");
+  },
+  aGenerationThatIsFollowedByAnotherHasEnded() {
+    const at = (seconds, kind, message = "") =>
+        ({...event(seconds, kind, {message}), at: new Date(seconds * 1000).toISOString()});
+    const list = generations(
+        [
+          at(1, "JobAdmitted"), at(2, "GenerationStarted"),
+          at(6, "GoesOnInProcess", "grows from 1 to 2 ranks"), at(6, "JobAdmitted"),
+          at(7, "GenerationStarted"), at(9, "JobRequeued", "moved away"), at(20, "JobAdmitted"),
+          at(30, "JobAdmitted"), at(31, "GenerationStarted")
+        ],
+        4);
+    equal(
+        list.map((one) => [(one.ended - one.started) / 1000, one.end]),
+        [[4, "grows from 1 to 2 ranks"], [2, "moved away"], [NaN, "given up before its start"], [
+          NaN, ""
+        ]],
+        "generations");
+    equal(list[2].ended, 30000, "the one that was never started");
+  },
+  theFailureIsShownWithWhatLedToIt() {
+    const events = [
+      event(1, "RankFailed", {role: "EVENT_ROLE_CAUSE", message: "rank 1 died"}),
+      event(2, "JobMoved", {role: "EVENT_ROLE_CAUSE", message: "moved away"})
+    ];
+    equal(incidentOf({}, events).cause.message, "moved away", "nothing has failed");
+    equal(
+        incidentOf({failure: {message: "rank 1 died"}}, events).cause.message, "rank 1 died",
+        "a move after it");
   },
   theCommandRepeatsTheJob() {
     equal(quote("it's"), "'it'\\''s'", "quote");
