@@ -46,8 +46,9 @@ struct TopJob {
   v1::Progress progress;
   // "rank 3 on node-b computes 0.52 s a step, the others 0.31 s"; empty: none is slow.
   std::string slowest;
-  // The first failing rank, how it ended, and its last lines.
+  // First failing rank of the last generation that failed, how it ended, and its last lines.
   std::string failure;
+  bool failure_is_planned = false;
   std::vector<std::string> last_lines;
   // Only /jobs/ID has these two.
   std::vector<TopRank> ranks;

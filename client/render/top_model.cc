@@ -116,6 +116,7 @@ TopJob JobOf(const json& value) {
   const json& failure = Member(value, "failure");
   if (failure.is_object()) {
     job.failure = Text(failure, "message");
+    job.failure_is_planned = Member(failure, "planned") == true;
     for (const json& line : List(Member(failure, "exit"), "lastLines")) {
       if (line.is_string()) job.last_lines.push_back(Visible(line.get<std::string>()));
     }

@@ -4,6 +4,7 @@
 #include <limits>
 #include <utility>
 
+#include "client/render/report.h"
 #include "client/render/table.h"
 #include "client/render/top.h"
 #include "core/text.h"
@@ -170,7 +171,7 @@ const TopJob* Find(const TopModel& model, const std::string& id) {
 }
 
 void AddFailure(const TopJob& job, size_t lines, const Style& style, Rows* rows) {
-  AddText("first failure", job.failure, Colour::kRed, style, rows);
+  AddText(FailureLabel(job.failure_is_planned), job.failure, Colour::kRed, style, rows);
   const size_t first = job.last_lines.size() - std::min(job.last_lines.size(), lines);
   for (size_t i = first; i < job.last_lines.size(); ++i) {
     rows->push_back({"  | " + job.last_lines[i]});

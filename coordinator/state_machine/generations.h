@@ -146,6 +146,7 @@ class Generations {
   void SurvivorsWait(Job& job, bool asked, const std::string& reason);
   void Proceed(Job& job);
   bool ContinueInProcess(Job& job);
+  void RequeueOnceStopped(Job& job, std::string reason);
   void OnJoinDeadline(Job& job);
 
   // recovery.cc

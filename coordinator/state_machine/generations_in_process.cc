@@ -71,10 +71,15 @@ void Generations::Proceed(Job& job) {
     if (still < running) return;
   }
   if (ContinueInProcess(job) || continuation_.WaitsForFence(job)) return;
-  if (!job.failed()) {
-    RecordFailure(job, v1::FAILURE_CAUSE_MOVED, job.view.reason(), nullptr, nullptr);
-  }
+  if (!job.failed()) RequeueOnceStopped(job, job.view.reason());
   Quiesce(job, job.stop_grace(), job.view.reason());
+}
+
+// Nothing has failed: the ranks stand still for the coordinator's own wish, or were to live on.
+void Generations::RequeueOnceStopped(Job& job, std::string reason) {
+  job.record.set_stop_intent(v1::STOP_INTENT_REQUEUE);
+  job.record.set_stop_reason(std::move(reason));
+  jobs_.Changed(job);
 }
 
 bool Generations::ContinueInProcess(Job& job) {

@@ -388,8 +388,7 @@ void Generations::OnDeadline(Job& job) {
   if (job.view.state() != v1::JOB_STATE_QUIESCING) return;
   if (job.survivors_wait()) {
     if (!job.failed()) {
-      RecordFailure(job, v1::FAILURE_CAUSE_MOVED,
-                    job.view.reason() + "; not all ranks stood still in time", nullptr, nullptr);
+      RequeueOnceStopped(job, job.view.reason() + "; not all ranks stood still in time");
     }
     Quiesce(job, job.stop_grace(), job.view.reason());
     return;

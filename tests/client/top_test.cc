@@ -148,7 +148,7 @@ TEST(TopTest, TheMarkedJobStaysOnTheScreen) {
 
 TEST(TopTest, OfAFailedJobTheFirstFailureAndItsLastLines) {
   const auto rows = DrawTop(Model(), {.job = "train-aaaaaa"}, Plain(120, 40));
-  EXPECT_THAT(rows, Contains("first failure: rank 2 on node-a was killed by signal 9 (SIGKILL)"));
+  EXPECT_THAT(rows, Contains("last failure: rank 2 on node-a was killed by signal 9 (SIGKILL)"));
   EXPECT_THAT(rows, Contains("  | out of memory"));
 }
 

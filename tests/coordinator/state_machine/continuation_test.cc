@@ -715,6 +715,31 @@ TEST_F(ContinuationTest, AJobThatCannotGoOnInProcessIsLeftToTheWorkerThatStops) 
   EXPECT_EQ(h.state(id), v1::JOB_STATE_RUNNING);
 }
 
+// They stand still, and none of them can go on where it is.
+TEST_F(ContinuationTest, AJobThatMovesAsAWholeHasNotFailed) {
+  FakeWorker& node = Add("node1");
+  const std::string id = Run(Elastic(1, 1));
+  h.Say(node, node.Exit(id, 0, 3));
+  h.Advance(seconds(10));
+  ASSERT_EQ(h.state(id), v1::JOB_STATE_RUNNING);
+  ASSERT_EQ(h.job(id).failure().cause(), v1::FAILURE_CAUSE_RANK_EXITED);
+  const uint64_t generation = h.job(id).generation();
+  Add("node2");
+  v1::StateEvent event;
+  event.mutable_drain_node()->set_node("node1");
+  event.mutable_drain_node()->mutable_deadline();
+  ASSERT_TRUE(h.answer(h.Call(std::move(event))).status.ok());
+  h.Say(node, node.StandStill(id));
+  h.Advance(seconds(10));
+  EXPECT_EQ(h.state(id), v1::JOB_STATE_RUNNING) << h.job(id).reason();
+  EXPECT_EQ(h.job(id).generation(), generation + 1);
+  EXPECT_EQ(h.job(id).ranks(0).node_name(), "node2");
+  EXPECT_EQ(h.job(id).restarts(), 1u);
+  EXPECT_EQ(h.job(id).failure().cause(), v1::FAILURE_CAUSE_RANK_EXITED) << "as it was";
+  EXPECT_TRUE(h.HasEvent("JobRequeued"));
+  EXPECT_EQ(h.machine().Measure().tallies.generations().at("planned"), 1u);
+}
+
 TEST_F(ContinuationTest, RanksThatDoNotDieKeepTheirSlotsAndDrainTheNode) {
   FakeWorker& stuck = Add("node1");
   const std::string id = Run(Elastic(1, 1, 4));

@@ -1,6 +1,7 @@
-// What failed first, its last lines, and what followed from it.
+// What failed first in the last generation that failed, its last lines, and what followed from it.
+// Where nothing has failed: what happened last.
 
-import {consequences, incidents} from "../../model/causes.js";
+import {consequences, incidentOf} from "../../model/causes.js";
 import {hasEnded} from "../../model/names.js";
 import {formatRanks} from "../../model/ranks.js";
 import {el, keyed, setAttribute, setText, show} from "../../ui/dom.js";
@@ -9,7 +10,7 @@ export class JobFailure {
   // log(rank), rank(rank): shows that rank's log, that rank in the grid.
   constructor(look) {
     this.look = look;
-    this.heading = el("h2", {id: "failure", tabindex: "-1"}, "First cause");
+    this.heading = el("h2", {id: "failure", tabindex: "-1"}, "Last failure");
     this.sentence = el("p", {class: "cause"});
     this.lines =
         el("pre", {class: "last-lines", tabindex: "0", "aria-label": "Last lines of the rank"});
@@ -28,11 +29,11 @@ export class JobFailure {
   }
 
   update(job, events) {
-    const incident = incidents(events).at(-1);
+    const incident = incidentOf(job, events);
     const {failure} = job;
     show(this.element, Boolean(failure || incident));
     if (!failure && !incident) return;
-    setText(this.heading, hasEnded(job) ? "First cause" : "Last trouble");
+    setText(this.heading, !failure ? "Last cause" : failure.planned ? "Last stop" : "Last failure");
     setAttribute(this.element, "data-tone", hasEnded(job) ? "bad" : "warn");
     this.rank = failure?.rank ?? -1;
     setText(this.sentence, failure?.message || incident.cause.message);

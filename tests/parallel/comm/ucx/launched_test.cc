@@ -104,7 +104,7 @@ TEST_F(LaunchedTest, ARankThatFailsSlowlyIsTheFirstFailure) {
   EXPECT_THAT(out,
               HasSubstr("0: peer lost: rank 1 was lost during barrier number 2 of group \"a\": "
                         "it ended with exit code 3"));
-  EXPECT_THAT(out, ContainsRegex("first failure  rank 1 on .* ended with exit code 3"));
+  EXPECT_THAT(out, ContainsRegex("last failure   rank 1 on .* ended with exit code 3"));
 }
 
 TEST_F(LaunchedTest, FlightRecordsOfAJobThatRunsAreShown) {
