@@ -153,8 +153,9 @@ def run(site):
     code, out, err, _ = site.run([meshrun(), "metrics", job, "--csv"])
     check(code == 0, f"metrics: {err}")
     rows = list(csv.DictReader(io.StringIO(out)))
-    # A curve has no NaN; and the last step is always there.
-    check(rows and list(rows[0]) == ["time", "step", "loss", "rank"], f"metrics --csv: {out[:200]}")
+    # NaN is kept here too, and the last step is always there.
+    check(rows and list(rows[0]) == ["time", "step", "loss", "bad", "rank"], f"metrics --csv: {out[:200]}")
+    check(all(math.isnan(float(row["bad"])) for row in rows), f"metrics --csv: {out[:400]}")
     check(rows[-1]["step"] == str(STEPS), f"metrics --csv ends with {rows[-1]}")
     check(all(float(row["loss"]) == 1 / 2 ** (int(row["step"]) % 8) for row in rows), f"metrics --csv: {out[:400]}")
 
