@@ -5,10 +5,12 @@
 #include <gmock/gmock.h>
 #include <grpcpp/server.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 
 #include <vector>
 
+#include "core/os/tcp_listeners.h"
 #include "core/rpc/channel.h"
 #include "meshrun/v1/cluster_service.grpc.pb.h"
 #include "tests/core/support/loopback.h"
@@ -76,6 +78,27 @@ class AcceptorTest : public ::testing::Test {
   std::unique_ptr<Acceptor> acceptor_;
   std::unique_ptr<grpc::Server> server_;
 };
+
+// A server that took it for a connection that has ended would ask for ever.
+TEST(AcceptTest, WithoutDescriptorsItSaysSoAndTheConnectionWaits) {
+  const auto listeners = os::ListenOnTcp("127.0.0.1:0", 64 << 10);
+  ASSERT_TRUE(listeners.ok()) << listeners.status();
+  const int listener = listeners->sockets[0].get();
+  const os::Accepted none = os::Accept(listener);
+  EXPECT_FALSE(none.socket || none.may_be_more || none.exhausted);
+  const os::UniqueFd caller = testing::ConnectFrom("127.0.0.1", listeners->port);
+  rlimit before = {};
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &before), 0);
+  const rlimit few = {0, before.rlim_max};
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &few), 0);
+  const os::Accepted exhausted = os::Accept(listener);
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &before), 0);
+  EXPECT_FALSE(exhausted.socket || exhausted.may_be_more);
+  EXPECT_TRUE(exhausted.exhausted);
+  const os::Accepted accepted = os::Accept(listener);
+  ASSERT_TRUE(accepted.socket);
+  EXPECT_EQ(os::PeerOf(accepted.from).address, "127.0.0.1");
+}
 
 TEST_F(AcceptorTest, ACallProvesItsConnection) {
   Begin("0.0.0.0:0");
