@@ -44,8 +44,7 @@ DaemonAgent::~DaemonAgent() {
   std::vector<std::thread> watchers;
   {
     MutexLock lock(mu_);
-    // Collectives that have not ended end with their world.
-    if (std::exchange(collectives_, false)) totals_->EndWait(meshrun::Clock::Real().SteadyNow());
+    EndCollectives();
     watchers.swap(watchers_);
   }
   for (std::thread& watcher : watchers) watcher.join();

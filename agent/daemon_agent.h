@@ -80,6 +80,8 @@ class DaemonAgent : public Agent {
   DaemonAgent(const AgentEnvironment& environment, const std::shared_ptr<grpc::Channel>& channel,
               std::shared_ptr<Totals> totals);
   absl::Status Register(Milliseconds timeout, bool in_process);
+  // Collectives that have not ended end with their world.
+  void EndCollectives() MESHRUN_REQUIRES(mu_);
   // This process's place in the generation that follows, or why there is none.
   absl::StatusOr<AgentEnvironment> AwaitPlace(Milliseconds timeout);
   // Passes each event to `listener` until it returns false.

@@ -54,6 +54,11 @@ absl::StatusOr<std::unique_ptr<Agent>> DaemonAgent::NextGeneration(Milliseconds 
   const auto left =
       std::chrono::duration_cast<Milliseconds>(until - std::chrono::steady_clock::now());
   auto next = Connect(place, std::max(left, Milliseconds(1000)), /*in_process=*/true, totals_);
+  if (next.ok()) {
+    // What has not ended in this world by now never does.
+    const MutexLock lock(mu_);
+    EndCollectives();
+  }
   // That one is over, too: the next call finds the one that follows.
   if (absl::IsFailedPrecondition(next.status())) {
     return absl::DeadlineExceededError(std::string(next.status().message()));

@@ -40,7 +40,7 @@ void Totals::EndWait(SteadyNanos at) {
   --under_way_;
 }
 
-void Totals::KnowsCollectives() {
+void Totals::SetCollectivesKnown() {
   const MutexLock lock(mu_);
   knows_collectives_ = true;
 }

@@ -27,7 +27,7 @@ class Totals {
   void BeginWait(SteadyNanos at) MESHRUN_EXCLUDES(mu_);
   void EndWait(SteadyNanos at) MESHRUN_EXCLUDES(mu_);
   // The collectives of this process tell when they wait. Until then its waits are not all known.
-  void KnowsCollectives() MESHRUN_EXCLUDES(mu_);
+  void SetCollectivesKnown() MESHRUN_EXCLUDES(mu_);
   // Absent where not all waits are known.
   std::optional<SteadyNanos> Waited(SteadyNanos now) MESHRUN_EXCLUDES(mu_);
 

@@ -49,8 +49,17 @@ void Generations::OnNodeReturned(Node& node, const v1::Hello& hello) {
     }
     carried.insert(job->id());
     // An exit is judged by the steps that were done before it.
+    const bool runs = job->view.state() == v1::JOB_STATE_RUNNING &&
+                      job->view.generation() == running.generation();
     for (const auto& [rank, step] : running.steps()) {
-      context_.tallies.OnReached(job->tally, step);
+      if (runs) {
+        // The session was away; its ranks were not.
+        context_.tallies.OnStep(job->tally, job->view.generation(),
+                                static_cast<uint32_t>(job->view.world_size()), step,
+                                /*fell=*/false, context_.now);
+      } else {
+        context_.tallies.OnReached(job->tally, step);
+      }
       if (step <= job->step_beyond()) continue;
       job->record.set_step_beyond(step);
       jobs_.Changed(*job);

@@ -325,7 +325,7 @@ void Generations::OnRanksJoined(Node& node, const v1::Fence& fence, const v1::Ra
   for (const int rank : joined.in_process()) {
     if (lives_here(rank)) job->view.mutable_ranks(rank)->set_in_process(true);
   }
-  CountStarted(*job, *member);
+  if (!joined.ranks().empty()) CountStarted(*job, *member);
   jobs_.Changed(*job, *member);
 }
 
@@ -353,6 +353,7 @@ std::optional<StepChange> Generations::OnProgress(Node& node, const v1::Fence& f
     change.ranks.push_back(rank);
     lowest = std::min(lowest, rank);
   }
+  const int64_t reached = job->tally.highest_step;
   if (change.highest >= 0 && job->view.state() == v1::JOB_STATE_RUNNING) {
     context_.tallies.OnStep(job->tally, job->view.generation(),
                             static_cast<uint32_t>(job->view.world_size()), change.highest,
@@ -360,6 +361,8 @@ std::optional<StepChange> Generations::OnProgress(Node& node, const v1::Fence& f
   } else if (!change.fell) {
     context_.tallies.OnReached(job->tally, change.highest);
   }
+  // Ranks count anew: what the next coordinator takes for reached begins there too.
+  if (job->tally.highest_step < reached) jobs_.Changed(*job);
   const v1::Progress* shown = nullptr;
   for (int rank = 0; rank <= lowest && rank < job->view.ranks_size(); ++rank) {
     if (!job->view.ranks(rank).has_progress()) continue;
@@ -371,11 +374,6 @@ std::optional<StepChange> Generations::OnProgress(Node& node, const v1::Fence& f
   // Reports are not durable; this much of them decides about restarts.
   const int64_t before = job->record.progress_step();
   if (change.highest > before && job->step_beyond() <= before) {
-    job->record.set_step_beyond(change.highest);
-    jobs_.Changed(*job);
-  }
-  // Ranks count anew: what the next coordinator takes for reached begins there too.
-  if (change.fell && change.highest > before && job->step_beyond() > change.highest) {
     job->record.set_step_beyond(change.highest);
     jobs_.Changed(*job);
   }

@@ -61,7 +61,7 @@ void Inquiries::Collect(uint64_t call_id, const v1::GetStacksRequest& request) {
 
 void Inquiries::Begin(uint64_t call_id, Kind kind, const std::string& name, nanoseconds timeout,
                       const std::set<int>& ranks, const v1::OpenSessionResponse& question) {
-  const auto job = LookupWhole(context_, jobs_, name);
+  const auto job = LookupVisible(context_, jobs_, name);
   if (!job.ok()) {
     context_.Reply(call_id, job.status());
     return;

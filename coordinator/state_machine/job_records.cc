@@ -19,6 +19,7 @@ void ClearTimesAndView(v1::JobRecord& record) {
   record.clear_not_before();
   record.clear_queued_since();
   record.clear_held_time();
+  record.clear_reached_step();
 }
 
 }  // namespace
@@ -184,9 +185,11 @@ void JobTable::TakeRecord(Job& job, v1::JobRecord record) {
   };
   avoided.erase(std::remove_if(avoided.begin(), avoided.end(), std::not_fn(failed_twice)),
                 avoided.end());
+  const int64_t beyond = record.has_step_beyond() ? record.step_beyond() : -1;
+  job.tally.highest_step =
+      record.has_reached_step() ? record.reached_step() : std::max(record.progress_step(), beyond);
   ClearTimesAndView(record);
   job.record = std::move(record);
-  job.tally.highest_step = std::max(job.record.progress_step(), job.step_beyond());
 }
 
 v1::JobRecord JobTable::RecordWithoutView(const Job& job) const {
@@ -196,6 +199,7 @@ v1::JobRecord JobTable::RecordWithoutView(const Job& job) const {
   if (job.not_before > context_.now) *record.mutable_not_before() = WallOf(job.not_before);
   const v1::HeldTime held = context_.held_times.Of(job.id(), context_.wall);
   if (held.has_as_of()) *record.mutable_held_time() = held;
+  if (job.tally.highest_step >= 0) record.set_reached_step(job.tally.highest_step);
   return record;
 }
 
@@ -204,10 +208,6 @@ google::protobuf::Timestamp JobTable::WallOf(SteadyNanos at) const {
 }
 
 void JobTable::WriteJob(Job& job) {
-  // Reports of steps are not written; with what is, the next coordinator knows what was reached.
-  if (job.tally.highest_step > std::max(job.record.progress_step(), job.step_beyond())) {
-    job.record.set_step_beyond(job.tally.highest_step);
-  }
   v1::JobRecord record = RecordWithoutView(job);
   // Copied without the ranks, of which there may be thousands.
   google::protobuf::RepeatedPtrField<v1::RankStatus> ranks;

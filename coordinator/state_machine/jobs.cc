@@ -240,7 +240,7 @@ void JobTable::Enter(Job& job, JobPhase phase, std::string reason) {
   job.view.set_reason(std::move(reason));
   Changed(job);
   if (same_state) return;
-  if (!job.active()) job.ShowFormerProgress();
+  if (job.queued() || job.ended()) job.ShowFormerProgress();
   context_.tallies.OnState(job.tally, job.view.submitter(), left, state,
                            static_cast<uint32_t>(job.view.ranks_size()), context_.now);
   Count(job);
@@ -273,6 +273,8 @@ void JobTable::Enter(Job& job, JobPhase phase, std::string reason) {
   } else if (job.ended()) {
     *job.view.mutable_finished_at() = ToProtoTimestamp(context_.wall);
     job.curve.End();
+    job.stepped.clear();
+    job.quiesced.clear();
     ended_.insert({context_.wall, job.record.submit_sequence()});
     usage_.Append(context_, context_.retention.usage_records(),
                   UsageOf(job, context_.held_times.Of(job.id(), context_.wall)));

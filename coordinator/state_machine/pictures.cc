@@ -19,7 +19,7 @@ void StateMachine::ReadPictures(uint64_t call_id, const v1::ReadPicturesRequest&
     context.Reply(call_id, absl::InvalidArgumentError(NotAPictureName(name)));
     return;
   }
-  const auto found = LookupWhole(context, parts_->jobs, request.job_id());
+  const auto found = LookupVisible(context, parts_->jobs, request.job_id());
   if (!found.ok()) {
     context.Reply(call_id, found.status());
     return;

@@ -37,8 +37,8 @@ bool MaySee(const Context& context, const v1::Job& job) {
   return !job.spec().private_() || IsOwn(context, job.submitter());
 }
 
-absl::StatusOr<const Job*> LookupWhole(const Context& context, JobTable& jobs,
-                                       const std::string& id_or_prefix) {
+absl::StatusOr<const Job*> LookupVisible(const Context& context, JobTable& jobs,
+                                         const std::string& id_or_prefix) {
   MESHRUN_ASSIGN_OR_RETURN(const Job* const job, jobs.Lookup(id_or_prefix));
   if (MaySee(context, job->view)) return job;
   return absl::PermissionDeniedError(

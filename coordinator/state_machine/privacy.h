@@ -17,8 +17,8 @@ namespace meshrun::coordinator {
 bool MaySee(const Context& context, const v1::Job& job);
 // A job that the caller wants to see whole. PERMISSION_DENIED unless he may; else as
 // JobTable::Lookup.
-absl::StatusOr<const Job*> LookupWhole(const Context& context, JobTable& jobs,
-                                       const std::string& id_or_prefix);
+absl::StatusOr<const Job*> LookupVisible(const Context& context, JobTable& jobs,
+                                         const std::string& id_or_prefix);
 
 // Leaves what others may see.
 void Conceal(v1::Job* job);

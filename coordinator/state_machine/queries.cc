@@ -339,7 +339,7 @@ Measures StateMachine::Measure() const {
 // Finds which node holds which file. The bytes themselves never pass through the state machine.
 void StateMachine::ReadLogs(uint64_t call_id, const v1::ReadLogsRequest& request) {
   Context& context = parts_->context;
-  const auto found = LookupWhole(context, parts_->jobs, request.job_id());
+  const auto found = LookupVisible(context, parts_->jobs, request.job_id());
   if (!found.ok()) {
     context.Reply(call_id, found.status());
     return;

@@ -29,7 +29,9 @@ bool HasNewCheckpoint(const Job& job) {
 
 int64_t HighestStep(const Job& job) {
   int64_t highest = job.step_beyond();
-  if (job.former_progress) highest = std::max(highest, job.former_progress->step());
+  if (job.former_progress && job.former_progress->has_step()) {
+    highest = std::max(highest, job.former_progress->step());
+  }
   if (job.view.progress().has_step()) highest = std::max(highest, job.view.progress().step());
   for (const v1::RankStatus& rank : job.view.ranks()) {
     if (rank.progress().has_step()) highest = std::max(highest, rank.progress().step());

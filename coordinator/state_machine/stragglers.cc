@@ -99,13 +99,20 @@ std::vector<Stragglers::Pace> Stragglers::Paces(const Watch& watch) const {
 
 void Stragglers::Judge(Job& job, Watch& watch) {
   const std::vector<Pace> paces = Paces(watch);
-  if (paces.size() < 2) return;
   std::vector<double> computes, steps;
+  std::vector<bool> has_pace(watch.ranks.size());
   for (const Pace& pace : paces) {
     computes.push_back(pace.computes);
     steps.push_back(pace.step);
+    has_pace[pace.rank] = true;
   }
-  const double median = Median(computes);
+  const double median = paces.empty() ? 0 : Median(computes);
+  const bool judges = paces.size() >= 2 && median > 0;
+  // A window in which a rank is not judged ends its row of slow or other ones.
+  for (size_t i = 0; i < watch.ranks.size(); ++i) {
+    if (!judges || !has_pace[i]) watch.ranks[i].slow = watch.ranks[i].fine = 0;
+  }
+  if (!judges) return;
   const double step = Median(steps);
   for (double& value : computes) value = std::abs(value - median);
   const double excess = std::max(
@@ -114,7 +121,7 @@ void Stragglers::Judge(Job& job, Watch& watch) {
   bool recovered = false;
   for (const Pace& pace : paces) {
     Rank& rank = watch.ranks[pace.rank];
-    const bool slow = median > 0 && pace.computes > median + excess;
+    const bool slow = pace.computes > median + excess;
     rank.slow = slow ? rank.slow + 1 : 0;
     rank.fine = slow ? 0 : rank.fine + 1;
     if (!rank.named && rank.slow >= kWindows) {

@@ -10,7 +10,7 @@
 // A window ends when each rank that reports has done kSteps steps, and kLeast has passed. A rank is
 // slow in a window if its compute time exceeds the median of all ranks by more than each of these:
 // half of the median, six standard deviations (estimated from the median deviation), a fifth of the
-// step, and kFloorSeconds. Where the median is 0 no rank is slow: most do nothing but wait, so no
+// step, and kFloorSeconds. Where the median is 0 nobody is judged: most do nothing but wait, so no
 // pace is to be kept. kWindows slow windows in a row name the rank, and as many other windows in a
 // row clear it. Both are events, and Job.stragglers lists the named ranks. All times come from the
 // clock of the rank's own host.

@@ -22,7 +22,7 @@ struct JobTally {
   // Ranks that hold resources.
   uint32_t held_ranks = 0;
   // The highest step of all generations; what is not beyond it is repeated. Its part that outlives
-  // this coordinator is JobRecord's progress_step and step_beyond.
+  // this coordinator is JobRecord's reached_step.
   int64_t highest_step = -1;
   // The highest step of the last generation that has reported one, and when it came.
   uint64_t step_generation = 0;

@@ -16,7 +16,7 @@ using std::chrono::seconds;
 
 TEST(TotalsTest, WaitsThatOverlapCountOnce) {
   Totals totals;
-  totals.KnowsCollectives();
+  totals.SetCollectivesKnown();
   totals.BeginWait(seconds(10));
   totals.BeginWait(seconds(11));
   EXPECT_EQ(totals.Waited(seconds(12)), seconds(2));
@@ -30,7 +30,7 @@ TEST(TotalsTest, WaitsThatOverlapCountOnce) {
 // An operation ends at the time at which its round began, which may be before the last look.
 TEST(TotalsTest, WhatWasToldIsNotTakenBack) {
   Totals totals;
-  totals.KnowsCollectives();
+  totals.SetCollectivesKnown();
   totals.BeginWait(seconds(10));
   EXPECT_EQ(totals.Waited(seconds(14)), seconds(4));
   totals.EndWait(seconds(13));
@@ -48,7 +48,7 @@ TEST(TotalsTest, WithoutCollectivesTheWaitsAreNotKnown) {
 
 TEST(TotalsTest, ManyThreadsThatWaitNeverWaitForLongerThanTheClock) {
   const auto totals = std::make_shared<Totals>();
-  totals->KnowsCollectives();
+  totals->SetCollectivesKnown();
   const SteadyNanos begin = Clock::Real().SteadyNow();
   std::vector<std::thread> threads;
   for (int i = 0; i < 4; ++i) {
@@ -68,7 +68,7 @@ TEST(TotalsTest, ManyThreadsThatWaitNeverWaitForLongerThanTheClock) {
 
 TEST(TotalsTest, AThreadInTheBackgroundDoesNotWaitForTheTraining) {
   const auto totals = std::make_shared<Totals>();
-  totals->KnowsCollectives();
+  totals->SetCollectivesKnown();
   {
     const InBackground background;
     EXPECT_TRUE(IsInBackground());

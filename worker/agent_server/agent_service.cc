@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "core/log.h"
+#include "core/os/boot_time.h"
 #include "core/rpc/bounds.h"
 #include "core/rpc/status_conversion.h"
 #include "core/status.h"
@@ -211,7 +212,12 @@ grpc::ServerUnaryReactor* AgentService::ReportProgress(grpc::CallbackServerConte
       status.Update(absl::InvalidArgumentError(
           fmt::format("step {} is negative: steps count from 0", request->progress().step())));
     }
-    if (status.ok()) generations_.ReportProgress(**found, request->rank(), request->progress());
+    if (status.ok()) {
+      v1::Progress progress = request->progress();
+      // Older news of the rank, which came by datagram, may be passed on after it.
+      if (progress.has_step()) progress.set_step_at_nanos(os::BootTimeNow().count());
+      generations_.ReportProgress(**found, request->rank(), progress);
+    }
     reactor->Finish(rpc::ToGrpc(status, v1::ERROR_ORIGIN_WORKER));
   });
   return reactor;

@@ -85,7 +85,8 @@ class AgentWatch final : public PeerWatch {
   void withdraw(int) override { set_blocked(std::nullopt); }
   void under_way(bool any, SteadyNanos at, int64_t sent_bytes) override {
     if (std::exchange(any_, any) != any) agent_->SetCollectives(any, at);
-    agent_->AddSent(static_cast<uint64_t>(sent_bytes - std::exchange(sent_bytes_, sent_bytes)));
+    const int64_t more = sent_bytes - std::exchange(sent_bytes_, sent_bytes);
+    if (more > 0) agent_->AddSent(static_cast<uint64_t>(more));
   }
 
   void stop() override {

@@ -153,6 +153,33 @@ TEST_F(TalliesTest, EpochsThatAreCountedAnewCountWhoeverLeads) {
   EXPECT_NEAR(stepping(), 0.2, 1e-9);
 }
 
+TEST_F(TalliesTest, EpochsAfterAChargedRestartCountWhoeverLeads) {
+  FakeWorker& worker = h.AddWorker("node1");
+  const std::string job = h.Submit(Restartable(1, 1));
+  Steps(worker, job, 1, 10);
+  h.Say(worker, worker.Exit(job, 0, 0, 9));
+  worker.steps.clear();
+  h.Advance(seconds(1));
+  ASSERT_EQ(h.state(job), v1::JOB_STATE_RUNNING);
+  Steps(worker, job, 1, 20);
+  Steps(worker, job, 1, 5);
+  FailOver({&worker});
+  Steps(worker, job, 6, 8);
+  EXPECT_NEAR(stepping(), 0.2, 1e-9);
+}
+
+TEST_F(TalliesTest, StepsWhileASessionIsAwayCount) {
+  FakeWorker& worker = h.AddWorker("node1");
+  const std::string job = h.Submit(MakeSpec(1, 1));
+  Steps(worker, job, 1, 10);
+  h.Disconnect(worker);
+  h.Advance(seconds(3));
+  worker.steps[0] = 40;
+  h.Connect(worker);
+  Report(worker, job, 40);
+  EXPECT_NEAR(stepping(), 4, 1e-9);
+}
+
 TEST_F(TalliesTest, RanksThatLiveOnFromAnEarlierStepRepeatIt) {
   FakeWorker& first = h.AddWorker("node1");
   FakeWorker& second = h.AddWorker("node2");

@@ -32,15 +32,17 @@ void Rules::CheckTraining(const StateMachine& machine, const std::vector<v1::Sta
   for (const v1::StateEvent& event : batch) {
     const v1::SessionMessage& said = event.session_message();
     const v1::Fence& fence = said.message().fence();
-    const auto facts = facts_.find(fence.job_id());
-    const int64_t reached = facts == facts_.end() ? -1 : facts->second.reached;
+    const auto tell = [&](const std::string& job_id, uint64_t generation, int64_t step) {
+      const auto facts = facts_.find(job_id);
+      any_is_new |= step > (facts == facts_.end() ? -1 : facts->second.reached);
+      Tell(machine, said, job_id, generation, step);
+    };
     for (const auto& [rank, progress] : said.message().progress_report().progress()) {
-      any_is_new |= progress.step() > reached;
-      Tell(machine, said, fence.job_id(), fence.generation(), progress.step());
+      tell(fence.job_id(), fence.generation(), progress.step());
     }
     for (const v1::RunningGeneration& running : said.message().hello().running()) {
       for (const auto& [rank, step] : running.steps())
-        Tell(machine, said, running.job_id(), running.generation(), step);
+        tell(running.job_id(), running.generation(), step);
     }
   }
   const double stepping = machine.Measure().tallies.stepping_rank_seconds();

@@ -83,6 +83,7 @@ void Rules::CheckRow(const StateMachine& machine, const Job& job, const Facts& f
     record.clear_queued_since();
     record.clear_not_before();
     record.clear_held_time();
+    record.clear_reached_step();
     view.clear_ranks();
     view.clear_progress();
     view.clear_revision();

@@ -86,6 +86,14 @@ TEST(RestartBudgetTest, TheThirdFailureWithoutAStepEndsTheJob) {
   EXPECT_TRUE(budget.MayRestart());
 }
 
+TEST(RestartBudgetTest, ALossWithoutAStepIsNoProgress) {
+  Job job = Failed(9);
+  job.record.set_progress_step(-1);
+  job.former_progress.emplace().set_loss(0.5);
+  RestartBudget(job, SteadyNanos(0)).Charge();
+  EXPECT_EQ(job.record.progress_step(), -1);
+}
+
 // Else a job that fails at steps 10, 5, 10, 5 would make progress with every second failure, and
 // never end.
 TEST(RestartBudgetTest, OnlyAStepBeyondTheHighestOneIsProgress) {

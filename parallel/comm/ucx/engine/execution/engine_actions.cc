@@ -42,9 +42,9 @@ Actions Engine::Impl::collect() {
   Actions actions = executor_->take();
   const bool is_whole = changes([&]() MESHRUN_REQUIRES(mu_) {
     if (!actions.finished.empty() && parked_callers_ > 0) callers_cv_.NotifyAll();
-    // Bytes of operations that have ended beside others.
-    if (!actions.finished.empty() && told_any_)
-      watch_->under_way(true, executor_->now(), executor_->sent_bytes());
+    // Bytes of operations that have ended beside others, or within their submit.
+    if (!actions.finished.empty() && watch_ != nullptr)
+      watch_->under_way(told_any_, executor_->now(), executor_->sent_bytes());
     if (std::exchange(has_deferred_, false)) actions.append(deferred_.take());
     if (actions.seldom != nullptr) {
       std::vector<Actions::LookUp>& look_ups = actions.seldom->look_ups;
