@@ -28,8 +28,13 @@ export function incidents(events) {
 export function incidentOf(job, events) {
   const all = incidents(events);
   if (!job.failure) return all.at(-1);
-  // That of a job without progress ends with the message of its last one.
-  return all.findLast(({cause}) => job.failure.message.endsWith(cause.message));
+  // A failure that follows from an open cause, such as a hang, is a consequence and no cause.
+  const tells = ({message}) => Boolean(message) &&
+      (job.failure.message.endsWith(message) || message.endsWith(job.failure.message));
+  const told = job.failure.message &&
+      all.findLast(
+          ({cause, consequences, actions}) => [cause, ...consequences, ...actions].some(tells));
+  return told || all.at(-1);
 }
 
 const FAILURES = new Set(["RankFailed", "NodeFailed", "PrepareFailed"]);

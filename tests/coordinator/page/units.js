@@ -294,6 +294,51 @@ const tests = {
     equal(
         incidentOf({failure: {message: "rank 1 died"}}, events).cause.message, "rank 1 died",
         "a move after it");
+    equal(
+        incidentOf({failure: {message: "no progress: rank 1 died"}}, events).cause.message,
+        "rank 1 died", "a job without progress");
+    for (const message of ["", "known to nobody"]) {
+      equal(
+          incidentOf({failure: {message}}, events).cause.message, "moved away",
+          `the failure '${message}'`);
+    }
+    equal(incidentOf({failure: {message: "rank 1 died"}}, []), undefined, "events are forgotten");
+  },
+  aFailureThatFollowsFromACauseIsShownWithIt() {
+    const after = (sequence, kind, cause, message) =>
+        event(sequence, kind, {role: "EVENT_ROLE_CONSEQUENCE", cause, message});
+    const done = (sequence, kind, cause, message) =>
+        event(sequence, kind, {role: "EVENT_ROLE_ACTION", cause, message});
+    const moved = event(9, "JobMoved", {role: "EVENT_ROLE_CAUSE", message: "moved away"});
+    const found = (message, events) => {
+      const {cause, consequences, actions} = incidentOf({failure: {message}}, [...events, moved]);
+      return [cause.kind, consequences.length, actions.length];
+    };
+    equal(
+        found(
+            "no step for 30 s",
+            [
+              event(1, "HangSuspected", {role: "EVENT_ROLE_CAUSE", message: "no step for 10 s"}),
+              after(2, "HangStacks", 1, "rank 1 stands in recv"),
+              after(3, "RankHung", 1, "no step for 30 s"), done(4, "JobRestarting", 1, "")
+            ]),
+        ["HangSuspected", 2, 1], "a hang");
+    equal(
+        found(
+            "rank 0 ended",
+            [
+              event(1, "RanksWaitInVain", {role: "EVENT_ROLE_CAUSE", message: "0 and 1 wait"}),
+              after(2, "RankFailed", 1, "rank 0 ended"), done(3, "JobRestarting", 1, "restarts")
+            ]),
+        ["RanksWaitInVain", 1, 1], "a deadlock");
+    equal(
+        found(
+            "n1: no disk",
+            [
+              event(1, "NodeFailed", {role: "EVENT_ROLE_CAUSE", message: "n2 is lost"}),
+              done(2, "JobFailed", 1, "gave up: n1: no disk")
+            ]),
+        ["NodeFailed", 0, 1], "an end that repeats it");
   },
   theCommandRepeatsTheJob() {
     equal(quote("it's"), "'it'\\''s'", "quote");
