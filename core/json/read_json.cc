@@ -212,6 +212,9 @@ absl::Status ReadJson(std::string_view text, std::span<const std::string_view> f
   } catch (const nlohmann::json::parse_error& error) {
     return absl::InvalidArgumentError(
         fmt::format("the body is not JSON: byte {} cannot be read", error.byte));
+  } catch (const nlohmann::json::out_of_range&) {
+    return absl::InvalidArgumentError(
+        "the body has a number that is too large: write at most 1e308");
   }
   if (most > kMostDepth) {
     return absl::InvalidArgumentError(

@@ -153,6 +153,14 @@ TEST(ReadJsonTest, SaysWhereTheTextIsNotJson) {
   EXPECT_EQ(ErrorOf("now=true"), "the body is not JSON: byte 2 cannot be read");
 }
 
+TEST(ReadJsonTest, RefusesANumberThatIsTooLarge) {
+  for (const char* number : {"1e999", "-1e999", "1e400", "[1e999]", "{\"a\": 1e999}"}) {
+    EXPECT_EQ(ErrorOf(fmt::format(R"({{"firstSignal": {}}})", number)),
+              "the body has a number that is too large: write at most 1e308")
+        << number;
+  }
+}
+
 TEST(ReadJsonTest, RefusesANestThatIsTooDeep) {
   const std::string deep =
       "{\"reason\": " + std::string(100'000, '[') + std::string(100'000, ']') + "}";
