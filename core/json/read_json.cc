@@ -7,11 +7,14 @@
 #include <google/protobuf/util/time_util.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstdint>
 #include <limits>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -197,18 +200,54 @@ absl::Status CheckFields(const std::string& at, const Descriptor& type, const Re
   return absl::OkStatus();
 }
 
+// Looks at a text while nlohmann reads it: what its tree no longer shows.
+class TextCheck {
+ public:
+  // nlohmann's callback. False: this part is left out of the tree.
+  bool OnPart(int depth, nlohmann::json::parse_event_t event, const nlohmann::json& part) {
+    using Event = nlohmann::json::parse_event_t;
+    depth_ = std::max(depth_, depth);
+    if (depth > kMostDepth) return false;
+    if (event == Event::object_start) {
+      keys_[static_cast<size_t>(depth)].clear();
+    } else if (event == Event::key) {
+      // The depth of a key is that of the values in its object.
+      const auto& key = part.get_ref<const std::string&>();
+      if (!keys_[static_cast<size_t>(depth) - 1].insert(key).second && !twice_) twice_ = key;
+    }
+    return true;
+  }
+  absl::Status Result() const {
+    if (depth_ > kMostDepth) {
+      return absl::InvalidArgumentError(
+          fmt::format("the body is nested more than {} levels deep", kMostDepth));
+    }
+    // The tree has the last one's value, and another reader may take the first one's.
+    if (twice_) {
+      return absl::InvalidArgumentError(fmt::format(
+          "an object of the body has '{}' twice: write it once", EscapeControls(*twice_)));
+    }
+    return absl::OkStatus();
+  }
+
+ private:
+  int depth_ = 0;
+  // Those of the open object of each depth.
+  std::array<std::set<std::string>, kMostDepth + 1> keys_;
+  std::optional<std::string> twice_;
+};
+
 }  // namespace
 
 absl::Status ReadJson(std::string_view text, std::span<const std::string_view> fields,
                       google::protobuf::Message* message) {
-  int most = 0;
-  const auto depth = [&most](int depth, nlohmann::json::parse_event_t, nlohmann::json&) {
-    most = std::max(most, depth);
-    return depth <= kMostDepth;
-  };
+  TextCheck check;
   ReadValue value;
   try {
-    value = ReadValue::parse(text, depth);
+    value = ReadValue::parse(
+        text, [&check](int depth, nlohmann::json::parse_event_t event, nlohmann::json& part) {
+          return check.OnPart(depth, event, part);
+        });
   } catch (const nlohmann::json::parse_error& error) {
     return absl::InvalidArgumentError(
         fmt::format("the body is not JSON: byte {} cannot be read", error.byte));
@@ -216,10 +255,7 @@ absl::Status ReadJson(std::string_view text, std::span<const std::string_view> f
     return absl::InvalidArgumentError(
         "the body has a number that is too large: write at most 1e308");
   }
-  if (most > kMostDepth) {
-    return absl::InvalidArgumentError(
-        fmt::format("the body is nested more than {} levels deep", kMostDepth));
-  }
+  MESHRUN_RETURN_IF_ERROR(check.Result());
   if (!value.is_object()) {
     return absl::InvalidArgumentError("the body is not an object in JSON: write {...}");
   }

@@ -153,6 +153,23 @@ TEST(ReadJsonTest, SaysWhereTheTextIsNotJson) {
   EXPECT_EQ(ErrorOf("now=true"), "the body is not JSON: byte 2 cannot be read");
 }
 
+TEST(ReadJsonTest, RefusesAKeyThatAnObjectHasTwice) {
+  for (const char* text :
+       {R"({"now": "yes", "now": null})", R"({"now": true, "reason": "", "now": true})",
+        R"({"now": true, "n\u006fw": false})", R"({"reason": {"now": 1}, "now": 1, "now": 2})"}) {
+    EXPECT_EQ(ErrorOf(text), "an object of the body has 'now' twice: write it once") << text;
+  }
+  EXPECT_EQ(ErrorOf(R"({"spec": {"env": [{"name": "A"}, {"value": "1", "value": "2"}]}})",
+                    v1::SubmitJobRequest()),
+            "an object of the body has 'value' twice: write it once");
+  // Each object has its own.
+  v1::SubmitJobRequest request;
+  const absl::Status status =
+      Read(R"({"spec": {"name": "a", "env": [{"name": "QQ=="}, {"name": "Qg=="}]}})", &request);
+  EXPECT_TRUE(status.ok()) << status;
+  EXPECT_EQ(request.spec().env_size(), 2);
+}
+
 TEST(ReadJsonTest, RefusesANumberThatIsTooLarge) {
   for (const char* number : {"1e999", "-1e999", "1e400", "[1e999]", "{\"a\": 1e999}"}) {
     EXPECT_EQ(ErrorOf(fmt::format(R"({{"firstSignal": {}}})", number)),
