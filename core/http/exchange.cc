@@ -73,12 +73,25 @@ Response BodyTooLong(size_t most) {
   return Refusal(413, fmt::format("the body has more than {} bytes", most));
 }
 
-// Whether the length of the body is said, once and in a way that can be read.
-std::optional<Response> RefuseLength(const httplib::Request& request, size_t most) {
+// Whether two programs on the way might take different bytes for the end of the request, whatever
+// its method is.
+std::optional<Response> RefuseTwoEnds(const httplib::Request& request) {
+  for (const auto& [name, value] : request.headers) {
+    if (name.find_first_of(" \t") != std::string::npos) {
+      return Refusal(400, "a header has a space in its name, or before it, or before its colon");
+    }
+  }
   const size_t lengths = request.get_header_value_count("Content-Length");
+  if (lengths > 1) return Refusal(400, "Content-Length is not one number");
+  if (lengths > 0 && request.has_header("Transfer-Encoding")) {
+    return Refusal(400, "send Content-Length or Transfer-Encoding, not both");
+  }
+  return std::nullopt;
+}
+
+// Whether the length of the body is said in a way that can be read.
+std::optional<Response> RefuseLength(const httplib::Request& request, size_t most) {
   if (const size_t encodings = request.get_header_value_count("Transfer-Encoding"); encodings > 0) {
-    // Two programs on the way might take different ones for the end of the request.
-    if (lengths > 0) return Refusal(400, "send Content-Length or Transfer-Encoding, not both");
     if (encodings > 1 || Lower(request.get_header_value("Transfer-Encoding")) != "chunked") {
       return Refusal(501, absl::UnimplementedError(
                               "of all values of Transfer-Encoding only 'chunked' is read"));
@@ -86,12 +99,12 @@ std::optional<Response> RefuseLength(const httplib::Request& request, size_t mos
     return std::nullopt;
   }
   // Without either httplib would read until the client closes its side, which waits for our answer.
-  if (lengths == 0) {
+  if (!request.has_header("Content-Length")) {
     return Refusal(411,
                    "the body has no length: send Content-Length, or 'Transfer-Encoding: chunked'");
   }
   const auto length = ParseInteger<uint64_t>(request.get_header_value("Content-Length"));
-  if (lengths > 1 || !length) return Refusal(400, "Content-Length is not one number");
+  if (!length) return Refusal(400, "Content-Length is not one number");
   if (*length > most) return BodyTooLong(most);
   return std::nullopt;
 }
@@ -185,13 +198,16 @@ void Exchange::OnHead(httplib::Request& request) {
       request.get_header_value("Accept-Encoding").find("gzip") != std::string::npos;
   request.headers.erase("Accept-Encoding");
   if (takes_gzip && wire_.tls() != nullptr) request.set_header("Accept-Encoding", "gzip");
-  if (request.method == "POST" ? !RefuseHead(request) : !HasBody(request)) return;
+  const bool follows = request.method == "POST" ? !RefuseHead(request)
+                                                : !HasBody(request) && !RefuseTwoEnds(request);
+  if (follows) return;
   ends_ = true;
   // Nobody waits for the body.
   request.headers.erase("Expect");
 }
 
 std::optional<Response> Exchange::RefuseHead(const httplib::Request& request) const {
+  if (auto refused = RefuseTwoEnds(request)) return refused;
   if (request.path.size() > kLongestPath) return PathTooLong();
   if (request.method != "POST") return std::nullopt;
   if (auto refused = RefuseLength(request, host_.limits().body_bytes)) return refused;

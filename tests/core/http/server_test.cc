@@ -162,6 +162,33 @@ std::string Said(int port, std::string_view request) {
   return answer;
 }
 
+// Two lengths, of which another program on the way may take the other one.
+TEST_F(ServerTest, ARequestWithTwoEndsIsRefusedWhateverItsMethodIs) {
+  BeginPlain();
+  const std::tuple<const char*, const char*> cases[] = {
+      {"Content-Length: 0\r\nContent-Length: 31\r\n", "Content-Length is not one number"},
+      {"Content-Length: 0\r\nContent-Length: 0\r\n", "Content-Length is not one number"},
+      {"Content-Length: 0\r\nTransfer-Encoding: chunked\r\n", "not both"},
+      {"Transfer-Encoding: chunked\r\ncontent-length: 31\r\n", "not both"},
+      {"Content-Length : 31\r\n", "a header has a space"},
+      {"Content-Length\t: 31\r\n", "a header has a space"},
+      {"Content-Length: 0\r\nTransfer-Encoding : chunked\r\n", "a header has a space"},
+      {"X: folded\r\n Content-Length: 31\r\n", "a header has a space"},
+  };
+  for (const char* method : {"GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS"}) {
+    for (const auto& [headers, message] : cases) {
+      const std::string request = fmt::format("{} /x HTTP/1.1\r\n{}\r\n", method, headers);
+      const std::string said = Said(server_->port(), request + "GET /smuggled HTTP/1.1\r\n\r\n");
+      EXPECT_THAT(said, ::testing::StartsWith("HTTP/1.1 400 ")) << request;
+      EXPECT_THAT(said, HasSubstr("\r\nConnection: close\r\n")) << request;
+      EXPECT_EQ(said.find("HTTP/1.1", 1), std::string::npos) << said;
+      const bool has_body = method != std::string_view("HEAD");
+      EXPECT_THAT(said, HasSubstr(has_body ? message : "")) << request;
+    }
+  }
+  EXPECT_EQ(server_->counts().requests, 0u);
+}
+
 // What the parser of HTTP finds wrong comes as JSON too, and ends the connection: nobody knows
 // where the next request would begin.
 TEST_F(ServerTest, ARequestThatCannotBeReadGetsAnErrorInJson) {
