@@ -21,6 +21,8 @@ namespace {
 
 // httplib's routes are regular expressions, which recurse once for each character.
 constexpr size_t kLongestPath = 1024;
+// Bytes of a header's line, with its end.
+constexpr size_t kLongestHeader = CPPHTTPLIB_HEADER_MAX_LENGTH;
 // Bytes of a wrong method that an error shows.
 constexpr size_t kShownBytes = 20;
 // How soon an endless body notices that its client, its certificate or the server has gone.
@@ -253,7 +255,9 @@ Exchange::HandlerResponse Exchange::Explain(const httplib::Request& request,
                               fmt::format("{} is not a method that this server knows",
                                           EscapeControls(request.method.substr(0, kShownBytes)))));
     }
-    return Refusal(400, "the request cannot be read as HTTP/1.1");
+    return Refusal(400, fmt::format("the request cannot be read as HTTP/1.1, or has a header line "
+                                    "of more than {} bytes",
+                                    kLongestHeader));
   }();
   // httplib writes no length where it has found the error.
   answer.headers.emplace_back("Content-Length", std::to_string(answer.body.size()));

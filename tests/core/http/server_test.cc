@@ -201,6 +201,8 @@ TEST_F(ServerTest, ARequestThatCannotBeReadGetsAnErrorInJson) {
       {"GET /x HTTP/9.9\r\n\r\n", 400, "INVALID_ARGUMENT", "HTTP/1.1"},
       {"nonsense\r\n\r\n", 400, "INVALID_ARGUMENT", "HTTP/1.1"},
       {"GET /x HTTP/1.1\r\nRange: lines=1-2\r\n\r\n", 400, "INVALID_ARGUMENT", "Range"},
+      {"GET /x HTTP/1.1\r\nX: " + std::string(10'000, 'x') + "\r\n\r\n", 400, "INVALID_ARGUMENT",
+       "has a header line of more than 8192 bytes"},
       {"GET /x HTTP/1.1\r\nX: " + std::string(100'000, 'x') + "\r\n\r\n", 431, "INVALID_ARGUMENT",
        "65536 bytes"},
       {post + "\r\n{}", 411, "INVALID_ARGUMENT", "Content-Length"},
