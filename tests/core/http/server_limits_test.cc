@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "core/http/server.h"
+#include "tests/core/http/read_answer.h"
 #include "tests/core/support/certificates.h"
 #include "tests/core/support/loopback.h"
 #include "tests/worker/support/processes.h"
@@ -62,14 +63,7 @@ class ServerLimitsTest : public ::testing::Test {
   std::string AnswerTo(std::string_view request) {
     const os::UniqueFd socket = Connect();
     Send(socket, request);
-    std::string answer;
-    EXPECT_TRUE(Eventually([&] {
-      char buffer[4096];
-      const ssize_t got = ::recv(socket.get(), buffer, sizeof buffer, MSG_DONTWAIT);
-      if (got > 0) answer.append(buffer, static_cast<size_t>(got));
-      return got == 0;
-    }));
-    return answer;
+    return ReadAnswer(socket);
   }
 
   testing::TemporaryDirectory directory_;
@@ -187,13 +181,7 @@ TEST_F(ServerLimitsTest, APackedBodyIsRefusedBeforeItIsRead) {
     Send(bomb, fmt::format("POST /x HTTP/1.1\r\nContent-Type: application/json\r\n{}\r\n"
                            "Content-Length: 100000\r\n\r\n",
                            head));
-    std::string answer;
-    EXPECT_TRUE(Eventually([&] {
-      char buffer[4096];
-      const ssize_t got = ::recv(bomb.get(), buffer, sizeof buffer, MSG_DONTWAIT);
-      if (got > 0) answer.append(buffer, static_cast<size_t>(got));
-      return got == 0;
-    })) << head;
+    const std::string answer = ReadAnswer(bomb);
     EXPECT_THAT(answer, ::testing::StartsWith("HTTP/1.1 415 ")) << head;
     EXPECT_THAT(answer, ::testing::HasSubstr("send it as it is")) << head;
   }

@@ -15,6 +15,7 @@
 #include <tuple>
 
 #include "core/error_detail.h"
+#include "tests/core/http/read_answer.h"
 #include "tests/core/support/certificates.h"
 #include "tests/core/support/loopback.h"
 #include "tests/worker/support/processes.h"
@@ -152,14 +153,7 @@ TEST_F(ServerTest, OtherMethodsReachTheHandlerWithoutTheirBodies) {
 std::string Said(int port, std::string_view request) {
   const os::UniqueFd socket = testing::ConnectFrom("127.0.0.1", port);
   ::send(socket.get(), request.data(), request.size(), MSG_NOSIGNAL);
-  std::string answer;
-  EXPECT_TRUE(Eventually([&] {
-    char buffer[4096];
-    const ssize_t got = ::recv(socket.get(), buffer, sizeof buffer, MSG_DONTWAIT);
-    if (got > 0) answer.append(buffer, static_cast<size_t>(got));
-    return got == 0;
-  })) << request.substr(0, 100);
-  return answer;
+  return ReadAnswer(socket, request.starts_with("HEAD "));
 }
 
 // Two lengths, of which another program on the way may take the other one.
