@@ -2,11 +2,16 @@
 #pragma once
 
 #include <chrono>
+#include <cstdint>
 
 #include "google/protobuf/duration.pb.h"
 #include "google/protobuf/timestamp.pb.h"
 
 namespace meshrun {
+
+// The longest Duration that a request may have: a hundred years. Added to the time of a clock it
+// stays in the range of its nanoseconds. A part of a second more is no matter.
+inline constexpr int64_t kMostDurationSeconds = int64_t{36525} * 24 * 3600;
 
 inline std::chrono::nanoseconds FromProto(const google::protobuf::Duration& d) {
   return std::chrono::seconds(d.seconds()) + std::chrono::nanoseconds(d.nanos());

@@ -23,8 +23,8 @@ constexpr const char* kAbout =
     "over a Unix socket the directory's user may do everything. Names are those of 'meshrun ... "
     "--output json'. Times are RFC 3339 in UTC, durations text such as 5s. Fields may be added.";
 
-// What a request takes (core/json/read_json.h); it has no sign, and is less than a hundred years.
-constexpr const char* kDurationPattern = R"(^[0-9]{1,9}(\.[0-9]{1,9})?s$)";
+// What a request takes (core/json/read_json.h); it has no sign, and is at most a hundred years.
+constexpr const char* kDurationPattern = R"(^[0-9]{1,10}(\.[0-9]{1,9})?s$)";
 
 SchemaJson Text(const char* description) {
   return {{"type", "string"}, {"description", description}};

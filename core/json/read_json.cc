@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "core/parse_integer.h"
+#include "core/proto_time.h"
 #include "core/status.h"
 #include "core/utf8.h"
 
@@ -34,8 +35,6 @@ using ReadValue = nlohmann::json;
 
 // Depth of a text that is read; messages that people send have two.
 constexpr int kMostDepth = 32;
-// A hundred years, as core/rpc/bounds.h has it.
-constexpr int64_t kMostSeconds = int64_t{36525} * 24 * 3600;
 
 std::vector<std::string> JsonNames(const Descriptor& type,
                                    std::span<const std::string_view> fields) {
@@ -109,7 +108,9 @@ bool IsDuration(std::string_view text) {
     return fits;
   };
   const std::string_view whole = text.substr(0, text.find_first_of(".s"));
-  if (!take_digits(10) || ParseInteger<int64_t>(whole).value_or(kMostSeconds) >= kMostSeconds) {
+  // As core/rpc/bounds.h has it.
+  if (!take_digits(10)) return false;
+  if (ParseInteger<int64_t>(whole).value_or(kMostDurationSeconds + 1) > kMostDurationSeconds) {
     return false;
   }
   if (text.starts_with('.')) {
@@ -121,8 +122,7 @@ bool IsDuration(std::string_view text) {
 
 absl::Status CheckDuration(std::string_view name, const ReadValue& value) {
   if (value.is_string() && IsDuration(value.get_ref<const std::string&>())) return absl::OkStatus();
-  return Wrong(
-      name, R"(seconds with an s, 0 or more and less than a hundred years, as "300s" or "0.5s")");
+  return Wrong(name, R"(seconds with an s, a hundred years at most, such as "300s" or "0.5s")");
 }
 
 absl::Status CheckTimestamp(std::string_view name, const ReadValue& value) {

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "core/mutex.h"
+#include "core/proto_time.h"
 #include "core/status.h"
 #include "meshrun/v1/store_service.pb.h"
 
@@ -28,8 +29,6 @@ using google::protobuf::UnknownFieldSet;
 // meshrun/v1/bounds.proto. No extension is generated for them (tools/bazel/proto.bzl).
 constexpr int kMaxBytes = 50100;
 constexpr int kMaxItems = 50101;
-// A hundred years. Added to the time of a clock it stays in the range of its nanoseconds.
-constexpr int64_t kMostSeconds = int64_t{36525} * 24 * 3600;
 constexpr int32_t kNanosOfSecond = 1'000'000'000;
 
 struct Table;
@@ -99,7 +98,7 @@ absl::Status CheckString(const FieldCheck& check, const std::string& value) {
 }
 
 absl::Status CheckDuration(const FieldDescriptor& field, const Duration& value) {
-  if (value.seconds() >= 0 && value.seconds() <= kMostSeconds && value.nanos() >= 0 &&
+  if (value.seconds() >= 0 && value.seconds() <= kMostDurationSeconds && value.nanos() >= 0 &&
       value.nanos() < kNanosOfSecond) {
     return absl::OkStatus();
   }
@@ -107,7 +106,7 @@ absl::Status CheckDuration(const FieldDescriptor& field, const Duration& value) 
   return absl::InvalidArgumentError(
       fmt::format("{} is {} s{}, and only durations from 0 to {} s "
                   "are taken",
-                  field.name(), value.seconds(), nanos, kMostSeconds));
+                  field.name(), value.seconds(), nanos, kMostDurationSeconds));
 }
 
 absl::Status Check(const Message& message, const Table& table, size_t* items);

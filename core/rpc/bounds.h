@@ -1,5 +1,6 @@
 // Bounds of what a server receives: the options max_bytes and max_items of the fields
-// (meshrun/v1/bounds.proto), looked up once for each type of message. A Duration is never negative.
+// (meshrun/v1/bounds.proto), looked up once for each type of message. A Duration is never negative,
+// and at most a hundred years (core/proto_time.h).
 #pragma once
 
 #include <google/protobuf/descriptor.h>

@@ -164,6 +164,10 @@ TEST(BoundsTest, NoDurationOfARequestIsNegative) {
       };
       EXPECT_EQ(refusal_of(0, 0), "") << field->full_name();
       EXPECT_EQ(refusal_of(365 * 24 * 3600, 999'999'999), "") << field->full_name();
+      EXPECT_EQ(refusal_of(3'155'760'000, 0), "") << field->full_name();
+      EXPECT_EQ(refusal_of(3'155'760'001, 0), field->name() +
+                                                  " is 3155760001 s, and only durations from 0 to "
+                                                  "3155760000 s are taken");
       EXPECT_EQ(refusal_of(-5, 0), field->name() +
                                        " is -5 s, and only durations from 0 to "
                                        "3155760000 s are taken");

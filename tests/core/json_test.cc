@@ -128,17 +128,21 @@ TEST(ReadJsonTest, AWholeNumberMayHaveAPoint) {
 }
 
 TEST(ReadJsonTest, AWrongDurationIsToldHowDurationsAreWritten) {
-  for (const char* value : {"\"5m\"", "\"-5s\"", "\"-3600s\"", "\"\"", "\"s\"", "\"5\"", "\"1.s\"",
-                            "\".5s\"", "\"1e3s\"", "\" 5s\"", "\"5s \"", "\"+5s\"", "5", "{}",
-                            "\"1.0123456789s\"", "\"9999999999s\"", "\"99999999999999999999s\""}) {
+  for (const char* value :
+       {"\"5m\"", "\"-5s\"", "\"-3600s\"", "\"\"", "\"s\"", "\"5\"", "\"1.s\"", "\".5s\"",
+        "\"1e3s\"", "\" 5s\"", "\"5s \"", "\"+5s\"", "5", "{}", "\"1.0123456789s\"",
+        "\"9999999999s\"", "\"3155760001s\"", "\"99999999999999999999s\""}) {
     EXPECT_EQ(ErrorOf(fmt::format(R"({{"deadline": {}}})", value), v1::DrainNodeRequest()),
-              "deadline: write seconds with an s, 0 or more and less than a hundred years, as "
-              "\"300s\" or \"0.5s\"")
+              "deadline: write seconds with an s, a hundred years at most, such as \"300s\" or "
+              "\"0.5s\"")
         << value;
   }
   v1::DrainNodeRequest request;
   EXPECT_TRUE(Read(R"({"deadline": "0s"})", &request).ok());
   EXPECT_TRUE(request.has_deadline());
+  // As over gRPC (BoundsTest).
+  EXPECT_TRUE(Read(R"({"deadline": "3155760000s"})", &request).ok());
+  EXPECT_EQ(request.deadline().seconds(), 3'155'760'000);
 }
 
 TEST(ReadJsonTest, RefusesWhatIsNotAnObject) {

@@ -108,7 +108,7 @@ TEST(DocumentTest, RequestsHaveNoNegativeNumbers) {
     return paths[path]["post"]["requestBody"]["content"]["application/json"]["schema"];
   };
   EXPECT_EQ(body_of("/nodes/{node}/drain")["properties"]["deadline"]["pattern"],
-            R"(^[0-9]{1,9}(\.[0-9]{1,9})?s$)");
+            R"(^[0-9]{1,10}(\.[0-9]{1,9})?s$)");
   EXPECT_EQ(body_of("/jobs/{job}/stacks")["properties"]["ranks"]["items"]["minimum"], 0);
   EXPECT_EQ(body_of("/jobs/{job}/priority")["required"], json::array({"priority"}));
   EXPECT_FALSE(body_of("/jobs/{job}/priority")["properties"]["priority"].contains("minimum"));
