@@ -93,8 +93,8 @@ std::string MetricsLeftOut(const v1::Job& job, const CurvePoints& curve) {
   const bool is_cut = shown.size() > kMostNamed;
   if (is_cut) shown.resize(kMostNamed);
   return fmt::format(
-      "{} not in the curve, which has the first {} that were reported: {}{} (files with more of "
-      "them: --tensorboard)",
+      "{} not in the curve, which has the first {} that were reported since this coordinator "
+      "leads: {}{} (files with more of them: --tensorboard)",
       left_out.size() == 1 ? "1 metric is" : fmt::format("{} metrics are", left_out.size()),
       kMostMetrics, fmt::join(shown, ", "), is_cut ? " and more" : "");
 }

@@ -64,10 +64,9 @@ TEST(CurveReportTest, MetricsBeyondTheFirstEightAreNamed) {
   }
   EXPECT_EQ(MetricsLeftOut(job, curve), "");
   (*job.mutable_progress()->mutable_metrics())["late\n"] = 1;
-  EXPECT_EQ(
-      MetricsLeftOut(job, curve),
-      "1 metric is not in the curve, which has the first 8 that were reported: late\\x0a (files "
-      "with more of them: --tensorboard)");
+  EXPECT_EQ(MetricsLeftOut(job, curve),
+            "1 metric is not in the curve, which has the first 8 that were reported since this "
+            "coordinator leads: late\\x0a (files with more of them: --tensorboard)");
   for (int i = 10; i < 20; ++i) {
     (*job.mutable_progress()->mutable_metrics())["m" + std::to_string(i)] = i;
   }
