@@ -11,6 +11,7 @@
 #include <optional>
 
 #include "agent/agent.h"
+#include "core/clock.h"
 #include "core/os/files.h"
 #include "tests/acceptance/ranks/journal.h"
 
@@ -222,6 +223,8 @@ int Main(const Options& options) {
   std::signal(SIGTERM, [](int) { terminated = true; });
   auto agent = Agent::Connect();
   if (!agent.ok()) return Failed("connect", agent.status());
+  // It waits for others in calls of the agent alone.
+  (*agent)->SetCollectives(false, Clock::Real().SteadyNow());
   if (options.in_process) {
     const absl::Status status = (*agent)->SetInProcess(true, milliseconds(10000));
     if (!status.ok()) return Failed("in process", status);
