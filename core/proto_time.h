@@ -9,8 +9,8 @@
 
 namespace meshrun {
 
-// The longest Duration that a request may have: a hundred years. Added to the time of a clock it
-// stays in the range of its nanoseconds. A part of a second more is no matter.
+// The longest Duration that a request may have, in whole seconds: a hundred years. The sum of it
+// and a clock's time fits into 64 bits of nanoseconds. A request may add a part of a second.
 inline constexpr int64_t kMostDurationSeconds = int64_t{36525} * 24 * 3600;
 
 inline std::chrono::nanoseconds FromProto(const google::protobuf::Duration& d) {

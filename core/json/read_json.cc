@@ -108,7 +108,7 @@ bool IsDuration(std::string_view text) {
     return fits;
   };
   const std::string_view whole = text.substr(0, text.find_first_of(".s"));
-  // As core/rpc/bounds.h has it.
+  // core/rpc/bounds.h has the same limit.
   if (!take_digits(10)) return false;
   if (ParseInteger<int64_t>(whole).value_or(kMostDurationSeconds + 1) > kMostDurationSeconds) {
     return false;

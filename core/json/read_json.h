@@ -1,7 +1,7 @@
 // Messages from JSON that other programs write: the bodies of calls of the HTTP API. Pure.
 //
-// Names, enums and times are those that ToJson writes (core/json/json.h), and values have the types
-// that docs/api/openapi.json gives them: "true" is text and not a boolean, "3" is no number. A
+// Names, enums and times are those that ToJson writes (core/json/json.h). docs/api/openapi.json
+// gives the type of each value: the text "true" is not taken for a boolean, nor "3" for a number. A
 // duration is "300s" or "0.5s", and never negative. A field that is absent, or null, keeps its
 // default.
 #pragma once

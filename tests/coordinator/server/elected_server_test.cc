@@ -84,7 +84,7 @@ class ElectedServerTest : public ::testing::Test {
     election_.Elect(name);
     ASSERT_TRUE(Eventually([&] { return members_.at(name)->term() != 0; }));
   }
-  // Samples of /metrics by their names with labels; empty: there is no answer.
+  // The samples of /metrics by name and labels. Empty: the port did not answer.
   std::map<std::string, double> MetricsOf(const std::string& name) {
     httplib::Client client(sockets_ / (name + ".http"));
     client.set_address_family(AF_UNIX);
