@@ -80,9 +80,10 @@ def torch_version(interpreter):
 
 
 def environ(*places, requirements=(), **more):
-    """The environment of such a process: without a launcher's variables and other people's settings of torch and meshrun."""
+    """The environment of such a process: without a launcher's variables and other people's settings of torch and meshrun. It
+    buffers what it prints: a line of a rank is one write, also where several ranks have one pipe."""
     kept = {name: value for name, value in os.environ.items()
-            if not re.match(r"RANK$|WORLD_SIZE$|MASTER_|(LOCAL|GROUP)_|(MESHRUN|TORCH|PYTORCH)", name)}
+            if not re.match(r"RANK$|WORLD_SIZE$|MASTER_|(LOCAL|GROUP)_|(MESHRUN|TORCH|PYTORCH)|PYTHONUNBUFFERED$", name)}
     paths = [*places, *map(packages, (EXTRAS, *requirements))]
     return kept | {"PYTHONPATH": ":".join(map(str, paths)), "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore",
                    "PYTHONFAULTHANDLER": "1"} | more

@@ -24,18 +24,33 @@ torch.multiprocessing.start_processes(function, (int(size), int(port), names), n
 """
 
 
+def start(command, environ):
+    """A group of its own. Standard error has its own pipe: what torch warns of would stand amid a line that a rank prints."""
+    return subprocess.Popen([str(word) for word in command], env=environ, text=True, stdin=subprocess.DEVNULL,
+                            stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True)
+
+
 def output_of(process, timeout):
-    """What it wrote. One that does not end writes where its threads and its group's stand (PYTHONFAULTHANDLER), and Failed has it."""
+    """What it wrote to standard output, and to standard error. One that does not end writes where its threads and its group's stand
+    (PYTHONFAULTHANDLER), and Failed has it."""
     try:
-        return process.communicate(timeout=timeout)[0]
+        return process.communicate(timeout=timeout)
     except subprocess.TimeoutExpired as late:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGABRT)
         try:
-            output, _ = process.communicate(timeout=10)
+            said = process.communicate(timeout=10)
         except subprocess.TimeoutExpired as error:
-            output = (error.stdout or b"").decode(errors="replace")
-        raise Failed(f"{' '.join(map(str, process.args[-4:]))} did not end within {timeout} s:\n{output[-12000:]}") from late
+            said = [(text or b"").decode(errors="replace") for text in (error.stdout, error.stderr)]
+        raise Failed(f"{last_words(process)} did not end within {timeout} s:\n{last_said(*said, 6000)}") from late
+
+
+def last_words(process):
+    return " ".join(process.args[-4:])
+
+
+def last_said(output, errors, most):
+    return f"{output[-most:]}\n{errors[-most:]}"
 
 
 def worlds(*sizes):
@@ -49,19 +64,19 @@ class Runner:
     def __init__(self, python, directory, package, module):
         self.python = python
         self.module = module
+        self.errors = ""
         self.environ = built.environ(package, TESTS / "python", MESHRUN_TEST_DIRECTORY=str(directory))
 
     def run(self, command, timeout=300, **changes):
-        """Runs it and its descendants; raises Failed with what it wrote last where it does not end well."""
-        process = subprocess.Popen([str(word) for word in command], env=self.environ | changes, text=True,
-                                   stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                                   start_new_session=True)
+        """What it and its descendants write to standard output; self.errors has what they wrote to standard error. Raises Failed
+        with the last of both where it does not end well."""
+        process = start(command, self.environ | changes)
         try:
-            output = output_of(process, timeout)
+            output, self.errors = output_of(process, timeout)
         finally:
             end_group(process, 5)
         if process.returncode:
-            raise Failed(f"{' '.join(map(str, command[-4:]))} exited {process.returncode}:\n{output[-6000:]}")
+            raise Failed(f"{last_words(process)} exited {process.returncode}:\n{last_said(output, self.errors, 3000)}")
         return output
 
     def spawn_command(self, function, size, *names):
@@ -74,9 +89,7 @@ class Runner:
     def ends_early(self):
         """Two ranks run ends_early(rank, 2, port) and end by themselves."""
         port, name = free_port(), f"{self.module}.ends_early"
-        ranks = [subprocess.Popen([str(self.python), "-c", f"import {self.module}; {name}({rank}, 2, {port})"],
-                                  env=self.environ, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                                  start_new_session=True) for rank in range(2)]
+        ranks = [start([self.python, "-c", f"import {self.module}; {name}({rank}, 2, {port})"], self.environ) for rank in range(2)]
         try:
             said = [output_of(process, 120) for process in ranks]
         finally:
