@@ -134,9 +134,8 @@ class DaemonAgent : public Agent {
   std::vector<std::thread> watchers_ MESHRUN_GUARDED_BY(mu_);
   CondVar wait_sent_;
   bool sending_wait_ MESHRUN_GUARDED_BY(mu_) = false;
-  // Collectives of this generation are under way, and whether anybody tells.
+  // Collectives of this generation are under way.
   bool collectives_ MESHRUN_GUARDED_BY(mu_) = false;
-  bool tells_collectives_ MESHRUN_GUARDED_BY(mu_) = false;
   std::optional<WaitReport> waiting_ MESHRUN_GUARDED_BY(mu_);
   std::set<uint64_t> seen_verdicts_ MESHRUN_GUARDED_BY(mu_);
 };

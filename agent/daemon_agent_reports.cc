@@ -38,7 +38,7 @@ void DaemonAgent::Report(const Progress& progress) {
 
 void DaemonAgent::SetCollectives(bool under_way, SteadyNanos at) {
   const MutexLock lock(mu_);
-  if (!std::exchange(tells_collectives_, true)) totals_->SetCollectivesKnown();
+  totals_->SetCollectivesKnown();
   if (under_way == collectives_) return;
   collectives_ = under_way;
   under_way ? totals_->BeginWait(at) : totals_->EndWait(at);

@@ -8,14 +8,13 @@
 
 #include "client/render/table.h"
 #include "core/json/json.h"
+#include "core/progress.h"
 #include "core/proto_time.h"
 #include "core/utf8.h"
 
 namespace meshrun::client {
 namespace {
 
-// The coordinator keeps so many of a job.
-constexpr size_t kMostMetrics = 8;
 constexpr size_t kMostNamed = 8;
 
 std::set<std::string> MetricNames(const CurvePoints& curve) {
@@ -88,7 +87,7 @@ std::string MetricsLeftOut(const v1::Job& job, const CurvePoints& curve) {
   for (const auto& [name, value] : job.progress().metrics()) {
     if (!names.contains(name)) left_out.insert(EscapeControls(name));
   }
-  if (left_out.empty() || names.size() < kMostMetrics) return "";
+  if (left_out.empty() || names.size() < kMostCurveMetrics) return "";
   std::vector<std::string> shown(left_out.begin(), left_out.end());
   const bool is_cut = shown.size() > kMostNamed;
   if (is_cut) shown.resize(kMostNamed);
@@ -96,7 +95,7 @@ std::string MetricsLeftOut(const v1::Job& job, const CurvePoints& curve) {
       "{} not in the curve, which has the first {} that were reported since this coordinator "
       "leads: {}{} (files with more of them: --tensorboard)",
       left_out.size() == 1 ? "1 metric is" : fmt::format("{} metrics are", left_out.size()),
-      kMostMetrics, fmt::join(shown, ", "), is_cut ? " and more" : "");
+      kMostCurveMetrics, fmt::join(shown, ", "), is_cut ? " and more" : "");
 }
 
 }  // namespace meshrun::client

@@ -4,6 +4,7 @@
 #include <bit>
 #include <set>
 
+#include "core/progress.h"
 #include "core/proto_time.h"
 
 namespace meshrun::coordinator {
@@ -24,7 +25,7 @@ std::vector<std::pair<size_t, double>> Curve::ValuesOf(const v1::Progress& repor
     auto found = std::find_if(series_.begin() + 1, series_.end(),
                               [&](const Series& series) { return series.name == name; });
     if (found == series_.end()) {
-      if (series_.size() > kMostMetrics) continue;
+      if (series_.size() > kMostCurveMetrics) continue;
       found = series_.insert(found, Series{.name = name});
     }
     values.emplace_back(found - series_.begin(), report.metrics().at(name));

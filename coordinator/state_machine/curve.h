@@ -13,12 +13,11 @@ namespace meshrun::coordinator {
 
 // At first every report is a point. Whenever it is full every second point of each name goes, and
 // from then on points of a name come half as often: so the loss and each metric cover the whole
-// run, however often each is reported. Not durable.
+// run, however often each is reported. It has kMostCurveMetrics metrics, by name where a report has
+// several new ones. Not durable.
 class Curve {
  public:
   static constexpr size_t kMostPoints = 256;
-  // The first ones that are reported, by name where a report has several new ones.
-  static constexpr size_t kMostMetrics = 8;
 
   // `report`: the values of its step alone. Adds nothing where it has no step, or repeats the last
   // point of each of its names.

@@ -56,6 +56,11 @@ std::optional<JobTable::ListPlace> ParsePlace(std::string_view token) {
   return JobTable::ListPlace{*group, *before};
 }
 
+absl::Status BelowZero(const char* field, int64_t value, const char* what) {
+  return absl::InvalidArgumentError(
+      fmt::format("{}: {} is not {}: write 0 or more", field, value, what));
+}
+
 }  // namespace
 
 void StateMachine::GetJob(uint64_t call_id, const v1::GetJobRequest& request) {
@@ -66,9 +71,7 @@ void StateMachine::GetJob(uint64_t call_id, const v1::GetJobRequest& request) {
     return;
   }
   if (request.first_rank() < 0) {
-    return context.Reply(call_id, absl::InvalidArgumentError(fmt::format(
-                                      "first_rank: {} is not a rank: write a number, 0 or more",
-                                      request.first_rank())));
+    return context.Reply(call_id, BelowZero("first_rank", request.first_rank(), "a rank"));
   }
   v1::GetJobResponse response;
   const v1::Job& view = (*job)->view;
@@ -345,9 +348,8 @@ void StateMachine::ReadLogs(uint64_t call_id, const v1::ReadLogsRequest& request
     return;
   }
   if (request.tail_lines() < 0) {
-    return context.Reply(call_id, absl::InvalidArgumentError(fmt::format(
-                                      "tail_lines: {} is not a number of lines: write 0 or more",
-                                      request.tail_lines())));
+    return context.Reply(call_id,
+                         BelowZero("tail_lines", request.tail_lines(), "a number of lines"));
   }
   const Job& job = **found;
   // After a roll call a job's number may be beyond its last generation.

@@ -23,29 +23,31 @@ std::string PointText(int64_t step, double value) {
   return fmt::format("{}: {:.6g}", step, static_cast<double>(static_cast<float>(value)));
 }
 
-// Each is passed on by itself: the worker sends what it has five times a second.
+// What comes together is one report for the coordinator: each of these waits until the job shows
+// the one before, which its samples tell. A step or a number that is refused is never passed on.
+constexpr int kCountOfReports = 12;
 constexpr const char* kOddReports = R"(
-import os, socket, time
+import os, socket, sys, time
 reports = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-for text in [
+texts = [
     '{"step": 1, "loss": 0.5, "b": 1}',
     '{"step": 2, "loss": NaN, "b": 2}',
     '{"step": 3, "loss": null, "b": 3}',
-    '{"step": 4, "samples": 100}',
-    '{"step": 99999999999999999999, "loss": 0.41}',
-    '{"step": -5, "loss": 0.42}',
-    '{"step": 5, "loss": 0.3}',
+    '{"step": 4}',
+    '{"step": 99999999999999999999, "loss": 0.41}\n{"step": -5, "loss": 0.42}\n{"step": 5, "loss": 0.3}',
     '{"step": 5, "loss": 0.3}',
     '{"step": 5, "loss": 0.25}',
     '{"loss": 0.24, "a": 8}',
     '{"step": 3, "loss": 0.2}',
     '{"step": 8, "loss": 0.8, ' + ', '.join(f'"m{i:02}": {i}' for i in range(10)) + '}',
     '{"step": 9, "late": 7}',
-    '{"step": 10, "loss": 1e999}',
-    '{"step": 11, "loss": Infinity, "a": -Infinity}',
-]:
-    reports.sendto(text.encode(), os.environ["MESHRUN_REPORT"])
-    time.sleep(0.45)
+    '{"step": 10, "loss": 1e999}\n{"step": 11, "loss": Infinity, "a": -Infinity}',
+]
+for number, text in enumerate(texts, 1):
+    for line in text.splitlines():
+        reports.sendto(f'{line[:-1]}, "samples": {number}}}'.encode(), os.environ["MESHRUN_REPORT"])
+    while not os.path.exists(f"{sys.argv[1]}/seen-{number}"):
+        time.sleep(0.01)
 )";
 
 Curves OfEventFiles(const std::string& directory) {
@@ -110,9 +112,18 @@ Curves OfCsv(const std::string& text) {
 TEST_F(CommandTest, CsvJsonAndEventFilesHaveTheSamePointsWhateverIsReported) {
   DevUp(1);
   const std::string files = directory_ + "/curves";
-  const Result run = Run({"submit", "--follow", "--name", "odd", "--tensorboard", files, "--",
-                          "python3", "-c", kOddReports});
+  const Result run = Run({"submit", "--name", "odd", "--tensorboard", files, "--", "python3", "-c",
+                          kOddReports, directory_});
   ASSERT_EQ(run.code, 0) << run.err;
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+  for (int seen = 0; seen < kCountOfReports;) {
+    ASSERT_LT(std::chrono::steady_clock::now(), deadline) << "after report " << seen;
+    const json job = json::parse(Run({"describe", "odd", "-o", "json"}).out);
+    const json progress = job.at("job").value("progress", json::object());
+    if (progress.value("samples", 0.0) <= seen) continue;
+    std::ofstream(fmt::format("{}/seen-{}", directory_, ++seen));
+  }
+  ASSERT_EQ(Run({"wait", "odd"}).code, 0);
   const Result csv = Run({"metrics", "odd", "--csv"});
   ASSERT_EQ(csv.code, 0) << csv.err;
   EXPECT_THAT(csv.err, ::testing::HasSubstr("5 metrics are not in the curve")) << csv.err;

@@ -632,7 +632,7 @@ TEST_F(JobsTest, NumbersBelowZeroAreRefused) {
   get.mutable_get_job()->set_first_rank(-1);
   const absl::Status rank = h.answer(h.Call(get)).status;
   EXPECT_EQ(rank.code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_EQ(rank.message(), "first_rank: -1 is not a rank: write a number, 0 or more");
+  EXPECT_EQ(rank.message(), "first_rank: -1 is not a rank: write 0 or more");
 }
 
 // With 100,000 of each, the coordinator stood still for a minute.
