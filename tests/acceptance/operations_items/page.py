@@ -68,7 +68,7 @@ def whole_job(window, cluster):
     window.goto(f"{cluster.address}/")
     window.until("return document.querySelector('.verdict')?.textContent === 'All is well.'", "a cluster without trouble")
     painted = window.script("return performance.getEntriesByName('first-contentful-paint')[0].startTime") / 1000
-    job = cluster.submit("darcy", steps=12, pause=0.5)
+    job = cluster.submit("darcy", steps=12, pause=0.3)
     open_job(window, cluster.address, job)
     window.until(RUNNING + " === 'RUNNING'", "a job that runs")
     before = window.until(POINTS, "a first point of the curve")
