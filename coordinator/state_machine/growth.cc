@@ -45,6 +45,7 @@ void Growth::GrowAll() {
     const std::vector<const v1::Node*> nodes = departures_.Candidates(job, &waits);
     const PlacementResult result = continuation_.PlaceAgain(job, nodes, /*avoided_too=*/false);
     if (!result.placement.has_value() || result.placement->world_size <= job.view.world_size()) {
+      if (!waits.empty()) SayWhatItWaitsFor(job, waits);
       continue;
     }
     const std::string reason = fmt::format("grows from {} to {} ranks", job.view.world_size(),
@@ -54,6 +55,19 @@ void Growth::GrowAll() {
       generations_.Stop(job, v1::STOP_INTENT_REQUEUE, "JobGrows", "", reason);
     }
   }
+}
+
+void Growth::SayWhatItWaitsFor(Job& job, const std::string& waits) {
+  if (job.growth_wait_said == job.view.generation()) return;
+  const PlacementResult result =
+      continuation_.PlaceAgain(job, nodes_.Present(/*healthy_only=*/true), /*avoided_too=*/false);
+  if (!result.placement.has_value() || result.placement->world_size <= job.view.world_size()) {
+    return;
+  }
+  job.growth_wait_said = job.view.generation();
+  context_.Record("GrowthWaits", job.id(), "",
+                  fmt::format("could grow from {} to {} ranks, but {}", job.view.world_size(),
+                              result.placement->world_size, waits));
 }
 
 bool Growth::MayRestart(const Job& job) {

@@ -38,6 +38,8 @@ class Growth {
   std::optional<SteadyNanos> NextDeadline() const { return again_.Next(); }
 
  private:
+  // An event, once in a generation, where free nodes would do for more ranks.
+  void SayWhatItWaitsFor(Job& job, const std::string& waits);
   // Whether the job's ranks may be started anew. False also where that is not known yet: it is
   // looked at again.
   bool MayRestart(const Job& job);

@@ -93,6 +93,8 @@ struct Job {
   std::optional<SteadyNanos> queued_since;
   // When the last of its paused ranks went on, as far as this term knows.
   SteadyNanos resumed_at{0};
+  // The generation of which an event says why it does not grow yet, as far as this term knows.
+  uint64_t growth_wait_said = 0;
   // Ranks that stand still.
   std::set<int> quiesced;
   // Ranks that have reported a step in the current generation, as far as this term knows.

@@ -16,6 +16,7 @@
 namespace meshrun::coordinator::testing {
 namespace {
 
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 TEST_F(ContinuationTest, SurvivorsGoOnInProcessWithoutTheLostNode) {
@@ -243,6 +244,30 @@ TEST_F(ContinuationTest, ASpareTakesTheLostNodesPlaceOnlyAfterItsFenceTime) {
   EXPECT_EQ(h.state(id), v1::JOB_STATE_RUNNING) << h.job(id).reason();
   EXPECT_TRUE(spare.Carries(id));
   EXPECT_EQ(h.job(id).ranks(0).assignment().process_generation(), 1u);
+}
+
+TEST_F(ContinuationTest, AnEventSaysThatAJobGrowsAfterTheFenceTime) {
+  Add("node1");
+  FakeWorker& lost = Add("node2");
+  FakeWorker& spare = Add("node3");
+  v1::JobSpec spec = Elastic(1, 2);
+  spec.set_growth(v1::GROWTH_AT_ONCE);
+  const std::string id = Run(spec);
+  ASSERT_EQ(h.job(id).world_size(), 2u);
+  EXPECT_FALSE(h.HasEvent("GrowthWaits")) << "it has all the nodes that it may have";
+  Lose(lost);
+  h.Advance(seconds(2));
+  ASSERT_EQ(h.state(id), v1::JOB_STATE_RUNNING) << h.job(id).reason();
+  ASSERT_EQ(h.job(id).world_size(), 1u);
+  h.Advance(seconds(2));
+  EXPECT_THAT(h.Said("GrowthWaits"),
+              ElementsAre(HasSubstr("could grow from 1 to 2 ranks, but ranks of the job may still "
+                                    "compute on node2, for ")));
+  EXPECT_FALSE(spare.Carries(id));
+  h.Advance(seconds(20));
+  EXPECT_TRUE(spare.Carries(id));
+  EXPECT_EQ(h.job(id).world_size(), 2u);
+  EXPECT_EQ(h.Said("GrowthWaits").size(), 1u);
 }
 
 // It is a member already, of a generation that never started.

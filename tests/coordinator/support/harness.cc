@@ -248,13 +248,15 @@ v1::Fence Harness::fence(const std::string& job_id) const {
   return fence;
 }
 
-bool Harness::HasEvent(const std::string& kind) {
+std::vector<std::string> Harness::Said(const std::string& kind) {
   v1::StateEvent event;
   event.mutable_describe_cluster()->set_max_events(10'000);
-  for (const auto& e : answer(Call(event)).As<v1::DescribeClusterResponse>().events()) {
-    if (e.kind() == kind) return true;
+  const auto described = answer(Call(event)).As<v1::DescribeClusterResponse>();
+  std::vector<std::string> said;
+  for (const auto& e : described.events()) {
+    if (e.kind() == kind) said.push_back(e.message());
   }
-  return false;
+  return said;
 }
 
 }  // namespace meshrun::coordinator::testing

@@ -105,7 +105,9 @@ class Harness {
     return machine_->nodes().all().at(worker.node_id()).record;
   }
   v1::Fence fence(const std::string& job_id) const;
-  bool HasEvent(const std::string& kind);
+  // What the events of this kind say.
+  std::vector<std::string> Said(const std::string& kind);
+  bool HasEvent(const std::string& kind) { return !Said(kind).empty(); }
   // The durable state.
   std::vector<v1::StateRow> rows() { return *store_.Load(); }
 
