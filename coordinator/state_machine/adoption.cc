@@ -56,7 +56,7 @@ void Generations::OnNodeReturned(Node& node, const v1::Hello& hello) {
         // The session was away; its ranks were not.
         context_.tallies.OnStep(job->tally, job->view.generation(),
                                 static_cast<uint32_t>(job->view.world_size()), step,
-                                /*fell=*/false, context_.now);
+                                /*fell=*/false, jobs_.run_clock().Used(job->view));
       } else {
         context_.tallies.OnReached(job->tally, step);
       }

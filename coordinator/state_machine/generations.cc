@@ -357,7 +357,7 @@ std::optional<StepChange> Generations::OnProgress(Node& node, const v1::Fence& f
   if (change.highest >= 0 && job->view.state() == v1::JOB_STATE_RUNNING) {
     context_.tallies.OnStep(job->tally, job->view.generation(),
                             static_cast<uint32_t>(job->view.world_size()), change.highest,
-                            change.fell, context_.now);
+                            change.fell, jobs_.run_clock().Used(job->view));
   } else if (!change.fell) {
     context_.tallies.OnReached(job->tally, change.highest);
   }

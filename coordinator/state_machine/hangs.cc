@@ -196,6 +196,7 @@ void Hangs::Suspect(Job& job, Watch& watch) {
     }
   }
   SetHang(job, text);
+  context_.tallies.OnHang(job.tally, job.view.generation());
   deadlines_.Set(job.id(), context_.now + kStackTime);
 }
 

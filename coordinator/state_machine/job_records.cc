@@ -188,6 +188,7 @@ void JobTable::TakeRecord(Job& job, v1::JobRecord record) {
   const int64_t beyond = record.has_step_beyond() ? record.step_beyond() : -1;
   job.tally.highest_step =
       record.has_reached_step() ? record.reached_step() : std::max(record.progress_step(), beyond);
+  if (!job.view.hang().empty()) job.tally.hung_generation = job.view.generation();
   ClearTimesAndView(record);
   job.record = std::move(record);
 }

@@ -82,17 +82,22 @@ void Tallies::OnPlaced(SteadyNanos waited) { queue_wait_.Observe(std::max(Second
 void Tallies::OnStarted(SteadyNanos took) { start_.Observe(Seconds(took)); }
 
 void Tallies::OnStep(JobTally& job, uint64_t generation, uint32_t ranks, int64_t step, bool fell,
-                     SteadyNanos now) {
+                     std::chrono::nanoseconds run_time) {
   const bool goes_on = job.step_generation == generation;
   // A rank that counts anew in each epoch has lost nothing.
   if (goes_on && fell) job.highest_step = job.generation_step = step - 1;
   // Hosts report the same step one after the other.
   if (goes_on && step <= job.generation_step) return;
-  if (step > job.highest_step) {
-    if (goes_on) stepping_rank_seconds_ += ranks * Seconds(now - job.step_at);
+  const bool is_new = step > job.highest_step;
+  if (is_new) {
+    if (goes_on && job.hung_generation != generation) {
+      stepping_rank_seconds_ += ranks * Seconds(run_time - job.step_at);
+    }
     job.highest_step = step;
   }
-  job.step_at = now;
+  // The first report that this coordinator hears may repeat the step at which the ranks hang.
+  if (goes_on || is_new) job.hung_generation = 0;
+  job.step_at = run_time;
   job.generation_step = step;
   job.step_generation = generation;
 }

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <array>
+#include <chrono>
 #include <cstdint>
 #include <map>
 #include <string>
@@ -24,10 +25,13 @@ struct JobTally {
   // The highest step of all generations; what is not beyond it is repeated. Its part that outlives
   // this coordinator is JobRecord's reached_step.
   int64_t highest_step = -1;
-  // The highest step of the last generation that has reported one, and when it came.
+  // The highest step of the last generation that has reported one, and when it came, by the job's
+  // RunClock.
   uint64_t step_generation = 0;
   int64_t generation_step = -1;
-  SteadyNanos step_at{0};
+  std::chrono::nanoseconds step_at{0};
+  // A generation that was suspected to hang and has made no new step since; 0: none.
+  uint64_t hung_generation = 0;
 };
 
 class Tallies {
@@ -50,9 +54,12 @@ class Tallies {
   // All its ranks run so long after the generation was committed.
   void OnStarted(SteadyNanos took);
   // A report with another step has come from a rank of the running generation. `fell`: below one
-  // that the same rank has reported in this generation.
+  // that the same rank has reported in this generation. `run_time`: of the job until now, by its
+  // RunClock, which stands still while ranks are paused.
   void OnStep(JobTally& job, uint64_t generation, uint32_t ranks, int64_t step, bool fell,
-              SteadyNanos now);
+              std::chrono::nanoseconds run_time);
+  // The generation is suspected to hang: its time since the last step is no training.
+  void OnHang(JobTally& job, uint64_t generation) { job.hung_generation = generation; }
   // The job has come to this step, and nobody knows how.
   void OnReached(JobTally& job, int64_t step);
   void OnEvent(std::string_view kind);

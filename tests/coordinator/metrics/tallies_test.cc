@@ -3,10 +3,15 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <csignal>
+
 #include "tests/coordinator/support/harness.h"
 
 namespace meshrun::coordinator::testing {
 namespace {
+
+using std::chrono::hours;
+using std::chrono::minutes;
 
 class TalliesTest : public ::testing::Test {
  protected:
@@ -29,6 +34,21 @@ class TalliesTest : public ::testing::Test {
       worker.steps[0] = step;
       h.Advance(milliseconds(100));
     }
+  }
+  void Signal(const std::string& job, int signal, const std::vector<int>& ranks = {}) {
+    v1::StateEvent event;
+    event.mutable_signal_job()->set_job_id(job);
+    event.mutable_signal_job()->set_signal(signal);
+    event.mutable_signal_job()->mutable_ranks()->Add(ranks.begin(), ranks.end());
+    ASSERT_TRUE(h.answer(h.Call(std::move(event))).status.ok());
+  }
+  // Steps 1 to 5, and then none until people are told of a hang. Nobody may end the job.
+  std::string Hang(FakeWorker& worker) {
+    const std::string job = h.Submit(MakeSpec(1, 8));
+    Steps(worker, job, 1, 5);
+    h.Advance(minutes(20));
+    EXPECT_NE(h.job(job).hang(), "");
+    return job;
   }
   static v1::JobSpec Restartable(uint32_t nodes, uint32_t procs) {
     v1::JobSpec spec = MakeSpec(nodes, procs);
@@ -213,7 +233,7 @@ TEST_F(TalliesTest, RanksThatLiveOnFromAnEarlierStepRepeatIt) {
 TEST_F(TalliesTest, AChangeOfTheLeaderStartsNoRanks) {
   FakeWorker& worker = h.AddWorker("node1");
   h.Submit(MakeSpec(1, 2));
-  h.Advance(std::chrono::hours(1));
+  h.Advance(hours(1));
   EXPECT_EQ(h.machine().Measure().tallies.start().count(), 1u);
   FailOver({&worker});
   h.Advance(seconds(10));
@@ -333,6 +353,157 @@ TEST_F(TalliesTest, EffectiveTimeIsBetweenReportsOfNewSteps) {
   Report(worker, job, 4);
   EXPECT_DOUBLE_EQ(stepping(), 12);
   EXPECT_GT(h.machine().Measure().held_rank_seconds, 2 * (10 + 4 + 6 + 2 + 2));
+}
+
+TEST_F(TalliesTest, APauseIsNoTrainingAndTheStepAroundItIs) {
+  FakeWorker& worker = h.AddWorker("node1");
+  const std::string job = h.Submit(MakeSpec(1, 8));
+  Report(worker, job, 1);
+  // All ranks are paused, and one for which the others wait.
+  for (const std::vector<int>& ranks : {std::vector<int>(), std::vector<int>{3}}) {
+    const double before = stepping();
+    const int64_t step = ranks.empty() ? 1 : 3;
+    h.Advance(seconds(10));
+    Report(worker, job, step + 1);
+    EXPECT_DOUBLE_EQ(stepping() - before, 8 * 10);
+    h.Advance(seconds(4));
+    Signal(job, SIGSTOP, ranks);
+    h.Advance(hours(1));
+    Signal(job, SIGCONT, ranks);
+    h.Advance(seconds(2));
+    Signal(job, SIGSTOP);
+    h.Advance(minutes(10));
+    Signal(job, SIGCONT);
+    h.Advance(seconds(5));
+    Report(worker, job, step + 2);
+    EXPECT_DOUBLE_EQ(stepping() - before, 8 * (10 + 4 + 2 + 5));
+  }
+  EXPECT_NEAR(h.machine().Measure().held_rank_seconds, 8 * 2 * (21 + 3600 + 600), 8);
+}
+
+TEST_F(TalliesTest, AStepThatIsHeardOfDuringAPauseCountsUntilThePause) {
+  FakeWorker& worker = h.AddWorker("node1");
+  const std::string job = h.Submit(MakeSpec(1, 2));
+  Report(worker, job, 1);
+  h.Advance(seconds(3));
+  Signal(job, SIGSTOP);
+  h.Advance(seconds(5));
+  Report(worker, job, 2);
+  EXPECT_DOUBLE_EQ(stepping(), 2 * 3);
+  h.Advance(minutes(5));
+  Signal(job, SIGCONT);
+  h.Advance(seconds(4));
+  Report(worker, job, 3);
+  EXPECT_DOUBLE_EQ(stepping(), 2 * (3 + 4));
+}
+
+TEST_F(TalliesTest, APauseIsNoTrainingWhoeverLeads) {
+  FakeWorker& worker = h.AddWorker("node1");
+  const std::string job = h.Submit(MakeSpec(1, 8));
+  Steps(worker, job, 1, 10);
+  Signal(job, SIGSTOP);
+  h.Advance(minutes(30));
+  FailOver({&worker});
+  h.Advance(minutes(30));
+  Signal(job, SIGCONT);
+  h.Advance(seconds(6));
+  Report(worker, job, 11);
+  EXPECT_DOUBLE_EQ(stepping(), 8 * 6);
+  worker.steps[0] = 11;
+  // The session ends during the pause.
+  FailOver({&worker});
+  Signal(job, SIGSTOP);
+  h.Disconnect(worker);
+  h.Advance(seconds(3));
+  h.Connect(worker);
+  h.Advance(minutes(10));
+  Signal(job, SIGCONT);
+  h.Advance(seconds(2));
+  Report(worker, job, 12);
+  EXPECT_DOUBLE_EQ(stepping(), 8 * 2);
+}
+
+TEST_F(TalliesTest, AHangThatEndsIsNoTraining) {
+  FakeWorker& worker = h.AddWorker("node1");
+  const std::string job = Hang(worker);
+  const double before = stepping();
+  Report(worker, job, 6);
+  EXPECT_TRUE(h.HasEvent("StepsGoOn"));
+  EXPECT_EQ(stepping(), before);
+  h.Advance(seconds(3));
+  Report(worker, job, 7);
+  EXPECT_DOUBLE_EQ(stepping() - before, 8 * 3);
+}
+
+TEST_F(TalliesTest, AStepThatIsRepeatedDuringAHangDoesNotEndIt) {
+  FakeWorker& worker = h.AddWorker("node1");
+  const std::string job = Hang(worker);
+  const double before = stepping();
+  // A rank that is behind, and a session that begins anew.
+  Report(worker, job, 5, 1);
+  h.Disconnect(worker);
+  h.Connect(worker);
+  Report(worker, job, 5);
+  h.Advance(minutes(20));
+  Report(worker, job, 6);
+  EXPECT_EQ(stepping(), before);
+  h.Advance(seconds(3));
+  Report(worker, job, 7);
+  EXPECT_DOUBLE_EQ(stepping() - before, 8 * 3);
+}
+
+TEST_F(TalliesTest, APauseDuringAHangDoesNotMakeItTraining) {
+  FakeWorker& worker = h.AddWorker("node1");
+  const std::string job = h.Submit(MakeSpec(1, 8));
+  Steps(worker, job, 1, 5);
+  h.Advance(minutes(2));
+  ASSERT_NE(h.job(job).hang(), "");
+  const double before = stepping();
+  // People stop the ranks to look at them.
+  Signal(job, SIGSTOP);
+  h.Advance(minutes(5));
+  Signal(job, SIGCONT);
+  EXPECT_EQ(h.job(job).hang(), "");
+  Report(worker, job, 6);
+  EXPECT_EQ(stepping(), before);
+  h.Advance(seconds(3));
+  Report(worker, job, 7);
+  EXPECT_DOUBLE_EQ(stepping() - before, 8 * 3);
+}
+
+TEST_F(TalliesTest, AHangIsNoTrainingWhoeverLeads) {
+  // The last step before the hang, or the first one after it, is what the next leader hears first.
+  for (const int64_t said : {5, 6}) {
+    FakeWorker& worker = h.AddWorker(fmt::format("node{}", said));
+    const std::string job = Hang(worker);
+    worker.steps[0] = said;
+    FailOver({&worker});
+    Report(worker, job, said);
+    h.Advance(minutes(1));
+    if (said == 5) Report(worker, job, 6);
+    EXPECT_EQ(stepping(), 0) << said;
+    h.Advance(seconds(3));
+    Report(worker, job, 7);
+    EXPECT_DOUBLE_EQ(stepping(), 8 * (said == 5 ? 3 : 63)) << said;
+    h.Say(worker, worker.ExitAll(job, 0));
+    h.Say(worker, {worker.Goodbye()});
+  }
+}
+
+TEST_F(TalliesTest, AGenerationAfterAHangCountsFromItsFirstStepOn) {
+  FakeWorker& worker = h.AddWorker("node1");
+  v1::JobSpec spec = Restartable(1, 8);
+  const std::string job = h.Submit(spec);
+  Steps(worker, job, 1, 5);
+  worker.steps.clear();
+  h.Advance(minutes(20));
+  ASSERT_TRUE(h.HasEvent("HangSuspected"));
+  ASSERT_EQ(h.job(job).generation(), 2u);
+  ASSERT_EQ(h.state(job), v1::JOB_STATE_RUNNING);
+  const double before = stepping();
+  Steps(worker, job, 4, 7);
+  // Step 6 follows step 5, and step 7 follows it.
+  EXPECT_NEAR(stepping() - before, 8 * 0.2, 1e-9);
 }
 
 TEST_F(TalliesTest, ARankThatCountsAnewInEachEpochLosesNothing) {

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <csignal>
 #include <utility>
 
@@ -104,6 +105,12 @@ void Client::Cancel(bool now) {
 void Client::Pause(nanoseconds time) {
   Signal(SIGSTOP);
   world_.timeline.After(time, [this] { Signal(SIGCONT); });
+}
+
+void Client::StandStill(nanoseconds time) {
+  world_.timeline.Note(name() + ": its ranks stand still");
+  SteadyNanos& until = world_.works[name()].stands_until;
+  until = std::max(until, world_.timeline.now() + time);
 }
 
 void Client::Signal(int signal) {

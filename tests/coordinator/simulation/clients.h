@@ -21,6 +21,8 @@ class Client {
   void Cancel(bool now);
   // Stops all its ranks for that long, as far as the coordinator knows.
   void Pause(nanoseconds time);
+  // Its ranks take no step for that long.
+  void StandStill(nanoseconds time);
   const std::string& name() const { return spec_.name(); }
   bool submitted() const { return !job_id_.empty(); }
   // The watch has shown the end of the job.

@@ -77,6 +77,15 @@ void Leave(World& world, Host& host) {
   world.timeline.After(Pause(world.random), [&world, name] { Undrain(world, name); });
 }
 
+// By its owner, or what all its ranks read from hangs.
+void HoldUp(World& world, Client& client) {
+  if (world.random.OneIn(2)) {
+    client.Pause(Pause(world.random));
+  } else {
+    client.StandStill(Pause(world.random));
+  }
+}
+
 void Happen(World& world, const std::vector<std::unique_ptr<Client>>& clients) {
   Random& random = world.random;
   Host& host = *world.hosts[random.Below(world.hosts.size())];
@@ -123,7 +132,7 @@ void Happen(World& world, const std::vector<std::unique_ptr<Client>>& clients) {
       world.coordinator.HangDisk(Pause(random));
       break;
     case 20:
-      clients[random.Below(clients.size())]->Pause(Pause(random));
+      HoldUp(world, *clients[random.Below(clients.size())]);
       break;
     case 21:
       Leave(world, host);

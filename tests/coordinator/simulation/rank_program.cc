@@ -198,6 +198,10 @@ void RankProgram::Step() {
     host_.ReportQuiesced(*self(), step_);
     return;
   }
+  if (world_.timeline.now() < Work().stands_until) {
+    After(Work().stands_until - world_.timeline.now(), [this] { Step(); });
+    return;
+  }
   if (world_.timeline.now() >= begun_ + Work().span) {
     Enter("end", 2, [this] { Finish(); });
     return;

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <map>
+#include <optional>
 #include <set>
 #include <string>
 #include <string_view>
@@ -71,6 +72,19 @@ class Rules : public CoordinatorProcess::Observer {
   struct Told {
     uint64_t generation = 0;
     int64_t step = -1;
+    uint32_t ranks = 0;
+    // When the step came, and for how long the ranks have been paused since, at least; `blur`: by
+    // how much less may have been trained, because the events of a batch have times of their own.
+    SteadyNanos at{0};
+    nanoseconds stood{0};
+    nanoseconds blur{0};
+    std::optional<SteadyNanos> paused_at;
+    // It was suspected to hang since.
+    bool hung = false;
+    std::string hang;
+    bool runs = false;
+    // The tally's highest step.
+    int64_t highest = -1;
   };
 
   static KnownMember Known(const Member& member);
@@ -81,9 +95,11 @@ class Rules : public CoordinatorProcess::Observer {
   void CheckJob(const StateMachine& machine, const Job& job);
   void CheckNews(const Job& job, uint64_t session_id, const std::vector<Action>& actions);
   void CheckTraining(const StateMachine& machine, const std::vector<v1::StateEvent>& batch);
+  void SeePauses(const StateMachine& machine, SteadyNanos begin, SteadyNanos end);
   void CheckQueueWaits(const StateMachine& machine);
-  void Tell(const StateMachine& machine, const v1::SessionMessage& said, const std::string& job_id,
-            uint64_t generation, int64_t step);
+  // False: it does not take it into account.
+  bool Tell(const StateMachine& machine, const v1::SessionMessage& said, const std::string& job_id,
+            uint64_t generation, int64_t step, SteadyNanos at);
   void CheckPlaces(const Job& job);
   void CheckBarriers(const StateMachine& machine);
   void CheckRow(const StateMachine& machine, const Job& job, const Facts& facts,

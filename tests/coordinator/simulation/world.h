@@ -27,6 +27,8 @@ struct Work {
   bool checkpoints = false;
   // Its ranks report that their work is finished before they exit.
   bool reports_finish = false;
+  // No rank takes a step before: what they all read from hangs.
+  SteadyNanos stands_until{0};
 };
 
 struct World {
