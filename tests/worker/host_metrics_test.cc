@@ -1,5 +1,6 @@
 #include "worker/metrics/host_metrics.h"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -12,7 +13,8 @@ using ::testing::HasSubstr;
 using ::testing::Not;
 
 RunningRank RankOf(const std::string& job, int rank) {
-  RunningRank out{.job_id = job, .rank = rank, .user = "ada", .step_seconds = 0.25};
+  RunningRank out{
+      .job_id = job, .process = {1, rank}, .rank = rank, .user = "ada", .step_seconds = 0.25};
   out.progress.set_step(12);
   out.progress.set_loss(0.5);
   out.progress.set_samples(640);
@@ -62,6 +64,35 @@ TEST(HostMetricsTest, APlaceIsKeptWhileItsRankRunsAndGivenToTheNext) {
   EXPECT_THAT(text, HasSubstr("meshrun_rank_step{place=\"1\",user=\"ada\",rank=\"7\"} 12"));
   EXPECT_THAT(text,
               HasSubstr("meshrun_rank_step_seconds{place=\"1\",user=\"ada\",rank=\"7\"} 0.25"));
+}
+
+// The host before this one is lost: the processes of ranks 3 to 6 live on as ranks 2 to 5.
+TEST(HostMetricsTest, SeriesOfARankThatIsNumberedAnewHaveTheTotalsOfItsProcess) {
+  HostMetrics metrics(/*with_job=*/false);
+  HostMeasures measures{.slots = 8, .ranks = {RankOf("other", 3)}};
+  for (const int rank : {3, 4, 5, 6}) {
+    measures.ranks.push_back(RankOf("job", rank));
+    measures.ranks.back().progress.set_waited_seconds(1000 * rank);
+  }
+  const auto is_told = [](const std::string& text, int place, int rank, int seconds) {
+    return text.find(fmt::format("meshrun_rank_collective_wait_seconds_total{{place=\"{}\","
+                                 "user=\"ada\",rank=\"{}\"}} {}\n",
+                                 place, rank, seconds)) != std::string::npos;
+  };
+  std::string text = TextOf(metrics, measures);
+  for (const int rank : {3, 4, 5, 6}) {
+    EXPECT_TRUE(is_told(text, rank - 2, rank, 1000 * rank)) << text;
+  }
+  for (size_t i = 1; i < measures.ranks.size(); ++i) --measures.ranks[i].rank;
+  // A new process takes a number that another one had, and no place that is taken.
+  measures.ranks.push_back(RankOf("job", 6));
+  measures.ranks.back().process = {2, 6};
+  measures.ranks.back().progress.set_waited_seconds(1);
+  text = TextOf(metrics, measures);
+  for (const int rank : {3, 4, 5, 6}) {
+    EXPECT_TRUE(is_told(text, rank - 2, rank - 1, 1000 * rank)) << text;
+  }
+  EXPECT_TRUE(is_told(text, 5, 6, 1)) << text;
 }
 
 TEST(HostMetricsTest, AJobIsNamedOnlyWhereTheOperatorAsksForIt) {

@@ -55,17 +55,17 @@ void CollectGpus(const GpuWatch::State& state, Exposition& out) {
 }  // namespace
 
 void HostMetrics::Place(const std::vector<RunningRank>& ranks) {
-  std::map<std::pair<std::string, int>, uint32_t> kept;
+  std::map<std::pair<std::string, ProcessName>, uint32_t> kept;
   std::set<uint32_t> taken;
   for (const RunningRank& rank : ranks) {
-    const auto found = places_.find({rank.job_id, rank.rank});
+    const auto found = places_.find({rank.job_id, rank.process});
     if (found == places_.end()) continue;
     kept.insert(*found);
     taken.insert(found->second);
   }
   uint32_t next = 0;
   for (const RunningRank& rank : ranks) {
-    const auto [place, is_new] = kept.try_emplace({rank.job_id, rank.rank});
+    const auto [place, is_new] = kept.try_emplace({rank.job_id, rank.process});
     if (!is_new) continue;
     while (taken.contains(next)) ++next;
     place->second = next++;
@@ -89,7 +89,7 @@ void HostMetrics::CollectRanks(const HostMeasures& measures, Exposition& out) {
                            "Bytes that the rank's collectives have sent to other ranks.");
   auto loss = out.Gauge("meshrun_rank_loss", "The loss that the rank reported last.");
   for (const RunningRank& rank : measures.ranks) {
-    const std::string place = fmt::to_string(places_.at({rank.job_id, rank.rank}));
+    const std::string place = fmt::to_string(places_.at({rank.job_id, rank.process}));
     const std::string number = fmt::to_string(rank.rank);
     metrics::Labels labels = {{"place", place}, {"user", rank.user}, {"rank", number}};
     if (with_job_) labels.emplace_back("job", rank.job_id);

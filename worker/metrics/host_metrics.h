@@ -1,6 +1,7 @@
 // What a worker tells Prometheus: docs/monitoring.md has the list. A rank's series are labelled by
-// its place on this host, of which there are as many as slots, by its user and its number. The
-// name of a job is a label only where the operator asks for it, since jobs have no bound.
+// its place on this host, of which there are as many as slots, by its user and its number. A
+// process keeps its place where it lives on under another number. The name of a job is a label only
+// where the operator asks for it, since jobs have no bound.
 //
 // Thread: any, one at a time.
 #pragma once
@@ -16,6 +17,7 @@
 
 #include "core/metrics/exposition.h"
 #include "meshrun/v1/common.pb.h"
+#include "worker/generations/process_name.h"
 #include "worker/metrics/gpu_watch.h"
 
 namespace meshrun::worker {
@@ -23,6 +25,7 @@ namespace meshrun::worker {
 // A rank that runs here.
 struct RunningRank {
   std::string job_id;
+  ProcessName process;
   int rank = 0;
   std::string user;
   v1::Progress progress;
@@ -59,12 +62,13 @@ class HostMetrics {
 
  private:
   void CollectRanks(const HostMeasures& measures, metrics::Exposition& out);
-  // Keeps the places of ranks that still run, and gives new ones the lowest that are free.
+  // Keeps the places of processes that still run, and gives new ones the lowest that are free.
   void Place(const std::vector<RunningRank>& ranks);
 
   const bool with_job_;
-  // By job and rank.
-  std::map<std::pair<std::string, int>, uint32_t> places_;
+  // By job and process: ranks may be numbered anew while their processes run, and totals are of a
+  // process.
+  std::map<std::pair<std::string, ProcessName>, uint32_t> places_;
 };
 
 }  // namespace meshrun::worker
