@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <httplib.h>
 
+#include <filesystem>
 #include <memory>
 #include <sstream>
 #include <string>
@@ -95,6 +96,33 @@ TEST_F(DaemonMetricsTest, AProcessThatLivesOnAsAnotherRankKeepsItsPlace) {
   EXPECT_TRUE(Tells(waited + R"({place="1",user="",rank="0"} 3001)"));
   EXPECT_TRUE(Tells(waited + R"({place="0",user="",rank="1"} 2)"));
   EXPECT_THAT(Metrics(), Not(HasSubstr(R"(place="1",user="",rank="1")")));
+}
+
+// Its errors are counted in the series that stood at 0, or no alert sees them.
+TEST_F(DaemonMetricsTest, AGpuThatFallsOffTheBusKeepsItsLabels) {
+  const std::string state = directory_ / "gpus";
+  const std::string driver = directory_ / "driver";
+  std::filesystem::create_directory(driver);
+  std::filesystem::create_symlink(
+      std::filesystem::absolute("tests/acceptance/ranks/libtest_gpus.so"),
+      driver + "/libnvidia-ml.so.1");
+  environment_ = {{"LD_LIBRARY_PATH", driver}, {"MESHRUN_TEST_GPU_STATE", state}};
+  ASSERT_TRUE(os::WriteFileAtomically(state, "temperature 50\n").ok());
+  StartServing();
+  const std::string labels = R"({gpu="0",uuid="GPU-6d657368-7275-6e00-0000-000000000001"} )";
+  EXPECT_TRUE(Eventually([&] {
+    return Tells("meshrun_gpu_temperature_celsius" + labels + "50") &&
+           Tells("meshrun_gpu_xid_errors_total" + labels + "0");
+  }));
+  ASSERT_TRUE(os::WriteFileAtomically(state, "lost 1\n").ok());
+  EXPECT_TRUE(Eventually([&] {
+    const std::string text = Metrics();
+    return !text.empty() && text.find("\nmeshrun_gpu_temperature_celsius{") == std::string::npos;
+  }));
+  ASSERT_TRUE(os::WriteFileAtomically(state, "lost 1\nxid 79\n").ok());
+  EXPECT_TRUE(Eventually([&] { return Tells("meshrun_gpu_last_xid" + labels + "79"); }));
+  EXPECT_TRUE(Tells("meshrun_gpu_xid_errors_total" + labels + "1")) << Metrics();
+  EXPECT_THAT(Metrics(), Not(HasSubstr("uuid=\"\"")));
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 #include <dlfcn.h>
 #include <fmt/format.h>
 
+#include <string>
 #include <utility>
 
 #include "core/log.h"
@@ -65,7 +66,14 @@ struct Nvml::Library {
 
   void* const handle;
   bool initialized = false;
-  std::vector<std::pair<uint32_t, Device>> devices;
+  struct Gpu {
+    uint32_t index = 0;
+    Device device = nullptr;
+    // Asked for once, since a GPU that is lost does not tell it any more, and it is a label of
+    // metrics. Empty: it has not told it.
+    std::string uuid;
+  };
+  std::vector<Gpu> gpus;
   EventSet events = nullptr;
 
   int (*init)() = nullptr;
@@ -121,11 +129,13 @@ std::unique_ptr<Nvml> Nvml::Open() {
   if (l.count(&count) != kSuccess) count = 0;
   for (unsigned i = 0; i < count; ++i) {
     Device device = nullptr;
-    if (l.device(i, &device) == kSuccess) {
-      l.devices.emplace_back(i, device);
-    } else {
+    if (l.device(i, &device) != kSuccess) {
       log::Warning("a GPU does not answer", {{"index", i}});
+      continue;
     }
+    char text[96] = {};
+    const bool told = l.uuid(device, text, sizeof(text)) == kSuccess;
+    l.gpus.push_back({i, device, told ? text : ""});
   }
   return std::unique_ptr<Nvml>(new Nvml(std::move(library)));
 }
@@ -136,12 +146,12 @@ Nvml::~Nvml() = default;
 std::vector<v1::Gpu> Nvml::List() const {
   const Library& l = *library_;
   std::vector<v1::Gpu> gpus;
-  for (const auto& [index, device] : l.devices) {
+  for (const auto& [index, device, uuid] : l.gpus) {
     char text[96] = {};
     Memory bytes = {};
     v1::Gpu& gpu = gpus.emplace_back();
     gpu.set_index(index);
-    if (l.uuid(device, text, sizeof(text)) == kSuccess) gpu.set_uuid(text);
+    gpu.set_uuid(uuid);
     if (l.name(device, text, sizeof(text)) == kSuccess) gpu.set_model(text);
     if (l.memory(device, &bytes) == kSuccess) gpu.set_memory_bytes(bytes.total);
     unsigned number = 0;
@@ -161,11 +171,10 @@ std::vector<v1::Gpu> Nvml::List() const {
 std::vector<GpuReading> Nvml::Read() const {
   const Library& l = *library_;
   std::vector<GpuReading> readings;
-  for (const auto& [index, device] : l.devices) {
+  for (const auto& [index, device, uuid] : l.gpus) {
     GpuReading& out = readings.emplace_back();
     out.index = index;
-    char text[96] = {};
-    if (l.uuid(device, text, sizeof(text)) == kSuccess) out.uuid = text;
+    out.uuid = uuid;
     Utilization used = {};
     if (l.utilization && l.utilization(device, &used) == kSuccess) {
       out.busy = used.gpu / 100.0;
@@ -198,15 +207,15 @@ std::optional<GpuXid> Nvml::AwaitXid(std::chrono::milliseconds wait) {
   if (!TellsXids()) return std::nullopt;
   if (l.events == nullptr) {
     if (l.event_set_create(&l.events) != kSuccess) return std::nullopt;
-    for (const auto& [index, device] : l.devices) l.register_events(device, kXidEvent, l.events);
+    for (const Library::Gpu& gpu : l.gpus) l.register_events(gpu.device, kXidEvent, l.events);
   }
   EventData event = {};
   if (l.event_set_wait(l.events, &event, static_cast<unsigned>(wait.count())) != kSuccess ||
       event.type != kXidEvent) {
     return std::nullopt;
   }
-  for (const auto& [index, device] : l.devices) {
-    if (device == event.device) return GpuXid{index, event.data};
+  for (const Library::Gpu& gpu : l.gpus) {
+    if (gpu.device == event.device) return GpuXid{gpu.index, event.data};
   }
   return std::nullopt;
 }

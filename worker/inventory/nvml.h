@@ -16,6 +16,7 @@ namespace meshrun::worker {
 // What a GPU does at one moment; what it does not tell is absent.
 struct GpuReading {
   uint32_t index = 0;
+  // The same in all readings.
   std::string uuid;
   // Parts of the time in which a kernel ran, and in which its memory was read or written.
   std::optional<double> busy;

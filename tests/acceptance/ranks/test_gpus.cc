@@ -3,7 +3,8 @@
 //
 // What the GPUs tell of themselves stands in the file $MESHRUN_TEST_GPU_STATE, which is read at
 // each question, a line each: "temperature 91", "busy 50", "used_mib 100", "ecc 1". Each line
-// "xid 79" is one error of the first GPU, told once.
+// "xid 79" is one error of the first GPU, told once. After "lost 1" the first GPU has fallen off
+// the bus, and answers nothing.
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -45,6 +46,10 @@ long Told(const char* name, long otherwise, int which = -1) {
   return otherwise;
 }
 
+constexpr int kGpuIsLost = 15;
+
+bool IsLost(const void* device) { return device == &indices[0] && Told("lost", 0) != 0; }
+
 }  // namespace
 
 extern "C" {
@@ -67,33 +72,39 @@ int nvmlDeviceGetHandleByIndex_v2(unsigned index, void** device) {
 }
 
 int nvmlDeviceGetUUID(void* device, char* text, unsigned size) {
+  if (IsLost(device)) return kGpuIsLost;
   std::snprintf(text, size, "GPU-6d657368-7275-6e00-0000-%012u",
                 *static_cast<unsigned*>(device) + 1);
   return 0;
 }
 
-int nvmlDeviceGetName(void*, char* text, unsigned size) {
+int nvmlDeviceGetName(void* device, char* text, unsigned size) {
+  if (IsLost(device)) return kGpuIsLost;
   std::snprintf(text, size, "Test GPU");
   return 0;
 }
 
-int nvmlDeviceGetMemoryInfo(void*, Memory* bytes) {
+int nvmlDeviceGetMemoryInfo(void* device, Memory* bytes) {
+  if (IsLost(device)) return kGpuIsLost;
   const auto used = static_cast<unsigned long long>(Told("used_mib", 0)) << 20;
   *bytes = {1ull << 30, (1ull << 30) - used, used};
   return 0;
 }
 
-int nvmlDeviceGetUtilizationRates(void*, Utilization* used) {
+int nvmlDeviceGetUtilizationRates(void* device, Utilization* used) {
+  if (IsLost(device)) return kGpuIsLost;
   *used = {static_cast<unsigned>(Told("busy", 0)), static_cast<unsigned>(Told("busy", 0) / 2)};
   return 0;
 }
 
-int nvmlDeviceGetTemperature(void*, unsigned, unsigned* celsius) {
+int nvmlDeviceGetTemperature(void* device, unsigned, unsigned* celsius) {
+  if (IsLost(device)) return kGpuIsLost;
   *celsius = static_cast<unsigned>(Told("temperature", 40));
   return 0;
 }
 
-int nvmlDeviceGetTotalEccErrors(void*, int, int, unsigned long long* errors) {
+int nvmlDeviceGetTotalEccErrors(void* device, int, int, unsigned long long* errors) {
+  if (IsLost(device)) return kGpuIsLost;
   *errors = static_cast<unsigned long long>(Told("ecc", 0));
   return 0;
 }
