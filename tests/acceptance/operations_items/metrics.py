@@ -29,9 +29,10 @@ for step in range(5):
     time.sleep(0.1)
 time.sleep(600)
 """
-# For `promtool test rules`: the numbers of an etcd that is nearly full, because only etcd has a quota; and of a coordinator that
-# leads beside another one, which is no fault in the minute of a takeover.
-BY_NUMBERS = """rule_files: [{alerts}]
+# For `promtool test rules`: the numbers of an etcd that is nearly full, because only etcd has a quota; of a coordinator that
+# leads beside another one, which is no fault in the minute of a takeover; and of jobs that report seldom: 40 % of the time in
+# collectives and 2 samples a second with a report every 5 minutes, and steps of 10 minutes one after the other.
+BY_NUMBERS = """rule_files: [{alerts}, {rules}]
 evaluation_interval: 1m
 tests:
   - interval: 1m
@@ -65,7 +66,32 @@ tests:
             exp_annotations:
               summary: "2 coordinators lead: one of them has begun a cluster of its own."
               runbook_url: docs/monitoring.md#meshrunseveralleaders
+  - interval: 15s
+    input_series:
+      - {{series: 'meshrun_rank_collective_wait_seconds_total{{rank="0"}}', values: '{waited}'}}
+      - {{series: 'meshrun_rank_data_wait_seconds_total{{rank="0"}}', values: '{waited}'}}
+      - {{series: 'meshrun_rank_samples_total{{rank="0"}}', values: '{samples}'}}
+      - {{series: 'meshrun_stepping_rank_seconds_total', values: '{stepping}'}}
+      - {{series: 'meshrun_held_rank_seconds_total', values: '0+120x720'}}
+    promql_expr_test:
+{within}
 """
+
+
+def by_numbers():
+    """The file for `promtool test rules`."""
+    def rises(by, samples, times):
+        return " ".join(f"{by * i}x{samples - 1}" for i in range(times))
+
+    # In each minute of an hour, with the error of an edge of the window.
+    within = ""
+    for rule, least, most in (("meshrun:rank_collective_wait:ratio15m", 0.25, 0.45), ("meshrun:rank_data_wait:ratio15m", 0.25, 0.45),
+                              ("meshrun:rank_samples:rate15m", 1.3, 2.2), ("meshrun:effective_training_time:ratio1h", 0.8, 1.1)):
+        labels = '{rank="0"}' if "rank_" in rule else "{}"
+        for expr in (f"min_over_time({rule}[1h]) > bool {least}", f"max_over_time({rule}[1h]) < bool {most}"):
+            within += f"      - {{expr: '{expr}', eval_time: 150m, exp_samples: [{{labels: '{labels}', value: 1}}]}}\n"
+    return BY_NUMBERS.format(alerts=MONITORING / "alerts.yml", rules=MONITORING / "rules.yml", waited=rises(120, 20, 36),
+                             samples=rises(600, 20, 36), stepping=rises(4800, 40, 18), within=within)
 
 
 def promtool(*words, text=None):
@@ -135,7 +161,7 @@ def run(site):
     # It takes 5 s until it scrapes for the first time; meanwhile other things are looked at.
     prometheus = Prometheus(cluster)
     names = check_files()
-    test = site.script("by_numbers.yml", BY_NUMBERS.format(alerts=MONITORING / "alerts.yml"), mode=0o644)
+    test = site.script("by_numbers.yml", by_numbers(), mode=0o644)
     promtool("test", "rules", test)
     access(cluster)
     wait_until(lambda: len(prometheus.targets()) == len(cluster.ports) and all(prometheus.targets().values()), 20, "all are scraped")
