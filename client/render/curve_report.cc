@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <cmath>
 #include <set>
 #include <vector>
 
@@ -28,7 +29,10 @@ std::set<std::string> MetricNames(const CurvePoints& curve) {
 // Time, step, loss and metrics of a point; `format` is that of the values.
 std::vector<std::string> Cells(const v1::ProgressPoint& point, const std::set<std::string>& names,
                                const char* format) {
-  const auto number = [format](double value) { return fmt::format(fmt::runtime(format), value); };
+  // The sign of a NaN means nothing.
+  const auto number = [format](double value) {
+    return std::isnan(value) ? "nan" : fmt::format(fmt::runtime(format), value);
+  };
   std::vector<std::string> cells = {JsonTime(FromProto(point.at())), std::to_string(point.step()),
                                     point.has_loss() ? number(point.loss()) : ""};
   for (const std::string& name : names) {

@@ -78,7 +78,7 @@ std::optional<double> ProgressMeter::Fraction() const {
 
 std::vector<std::string> ProgressMeter::Facts() const {
   std::vector<std::string> facts;
-  if (last_.has_loss()) facts.push_back(fmt::format("loss {:.4g}", last_.loss()));
+  if (last_.has_loss()) facts.push_back("loss " + ShortNumber(last_.loss()));
   if (const auto rate = Rate(); rate && *rate > 0) {
     facts.push_back(*rate >= 100 ? fmt::format("{:.0f} step/s", *rate)
                     : *rate >= 1 ? fmt::format("{:.3g} step/s", *rate)

@@ -78,7 +78,7 @@ std::string ProgressText(const v1::Progress& progress) {
               : fmt::format("step {}", progress.step());
   }
   if (progress.has_loss())
-    out += fmt::format("{}loss {:.4g}", out.empty() ? "" : " ", progress.loss());
+    out += fmt::format("{}loss {}", out.empty() ? "" : " ", ShortNumber(progress.loss()));
   if (const std::string note = OneLine(progress.note(), kNoteWidth); !note.empty())
     out += fmt::format("{}{}", out.empty() ? "" : " ", note);
   return out;

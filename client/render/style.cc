@@ -4,6 +4,7 @@
 #include <time.h>
 
 #include <algorithm>
+#include <cmath>
 
 #include "core/utf8.h"
 
@@ -56,6 +57,10 @@ std::string AbsoluteTime(std::chrono::nanoseconds then) {
   char text[32];
   ::strftime(text, sizeof(text), "%Y-%m-%d %H:%M:%SZ", &utc);
   return text;
+}
+
+std::string ShortNumber(double value, int digits) {
+  return std::isnan(value) ? "nan" : fmt::format("{:.{}g}", value, digits);
 }
 
 std::string Count(uint64_t n, std::string_view noun) {

@@ -35,6 +35,8 @@ std::string Age(std::chrono::nanoseconds age);
 std::string Ago(std::chrono::nanoseconds now, std::chrono::nanoseconds then);
 // "2026-11-23 01:30:27Z"; "-" when `then` is zero.
 std::string AbsoluteTime(std::chrono::nanoseconds then);
+// "0.01235", "nan", "-inf": a NaN is without its sign, which means nothing.
+std::string ShortNumber(double value, int digits = 4);
 // "1 rank", "2 ranks".
 std::string Count(uint64_t n, std::string_view noun);
 

@@ -2,6 +2,7 @@
 #include <google/protobuf/util/time_util.h>
 
 #include <algorithm>
+#include <limits>
 #include <utility>
 
 #include "client/render/top.h"
@@ -42,6 +43,18 @@ std::optional<int64_t> MaybeNumber(const json& object, const char* name) {
   return value.is_number() ? std::optional<int64_t>(value.get<int64_t>()) : std::nullopt;
 }
 
+// NaN and infinities are strings there, as JSON has no such numbers.
+std::optional<double> MaybeReal(const json& object, const char* name) {
+  const json& value = Member(object, name);
+  if (value.is_number()) return value.get<double>();
+  if (value == "NaN") return std::numeric_limits<double>::quiet_NaN();
+  if (value == "Infinity") return std::numeric_limits<double>::infinity();
+  if (value == "-Infinity") return -std::numeric_limits<double>::infinity();
+  return std::nullopt;
+}
+
+double Real(const json& object, const char* name) { return MaybeReal(object, name).value_or(0); }
+
 // "RUNNING" of "JOB_STATE_RUNNING".
 std::string StateOf(const json& object, std::string_view prefix) {
   std::string state = Text(object, "state");
@@ -67,15 +80,9 @@ v1::Progress ProgressOf(const json& value) {
   v1::Progress out;
   if (const auto step = MaybeNumber(value, "step")) out.set_step(*step);
   if (const auto total = MaybeNumber(value, "totalSteps")) out.set_total_steps(*total);
-  const json& loss = Member(value, "loss");
-  if (loss.is_number()) out.set_loss(loss.get<double>());
+  if (const auto loss = MaybeReal(value, "loss")) out.set_loss(*loss);
   out.set_note(Text(value, "note"));
   return out;
-}
-
-double Real(const json& object, const char* name) {
-  const json& value = Member(object, name);
-  return value.is_number() ? value.get<double>() : 0;
 }
 
 std::string SlowestOf(const json& job) {

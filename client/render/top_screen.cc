@@ -146,8 +146,7 @@ void AddJobs(const TopModel& model, const TopView& view, const Style& style, Row
   for (const TopJob& job : model.jobs) {
     table.Add({(job.id == view.job ? ">" : " ") + job.id, OneLine(job.user, 20), job.state,
                job.world_size == 0 ? "" : fmt::format("{}", job.world_size), PercentOf(job),
-               LeftOf(model, job),
-               job.progress.has_loss() ? fmt::format("{:.4g}", job.progress.loss()) : "",
+               LeftOf(model, job), job.progress.has_loss() ? ShortNumber(job.progress.loss()) : "",
                NoteOf(job)});
   }
   Rows lines;

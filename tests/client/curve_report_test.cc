@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <limits>
 
 #include "core/proto_time.h"
@@ -30,8 +31,14 @@ TEST(CurveReportTest, CsvKeepsWhatIsNotANumber) {
   CurvePoints curve;
   Add(&curve, 1).set_loss(std::numeric_limits<double>::quiet_NaN());
   Add(&curve, 2).set_loss(-std::numeric_limits<double>::infinity());
+  // What 0.0 / 0.0 is on x86.
+  Add(&curve, 3).set_loss(std::copysign(std::numeric_limits<double>::quiet_NaN(), -1));
   EXPECT_EQ(CurveCsv(curve),
-            "time,step,loss\n2023-11-14T22:13:21Z,1,nan\n2023-11-14T22:13:22Z,2,-inf\n");
+            "time,step,loss\n2023-11-14T22:13:21Z,1,nan\n2023-11-14T22:13:22Z,2,-inf\n"
+            "2023-11-14T22:13:23Z,3,nan\n");
+  EXPECT_EQ(CurveTable(curve, 0),
+            "TIME                  STEP  LOSS\n2023-11-14T22:13:21Z     1   nan\n"
+            "2023-11-14T22:13:22Z     2  -inf\n2023-11-14T22:13:23Z     3   nan\n");
 }
 
 TEST(CurveReportTest, CsvOfNoPointHasItsHeadAlone) { EXPECT_EQ(CurveCsv({}), "time,step,loss\n"); }

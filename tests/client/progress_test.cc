@@ -4,6 +4,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
+#include <limits>
+
 namespace meshrun::client {
 namespace {
 
@@ -102,6 +105,17 @@ TEST(ProgressTest, EachOfAHundredStepsIsAPercent) {
     meter.Update(At(step, 100), seconds(step));
     EXPECT_THAT(meter.Line(), HasSubstr(fmt::format("step {}/100 ({}%)", step, step)));
   }
+}
+
+TEST(ProgressTest, ALossThatIsNotFiniteIsShown) {
+  ProgressMeter meter;
+  v1::Progress progress = At(7);
+  progress.set_loss(std::copysign(std::numeric_limits<double>::quiet_NaN(), -1));
+  meter.Update(progress, seconds(0));
+  EXPECT_EQ(meter.Line(), "step 7, loss nan");
+  progress.set_loss(std::numeric_limits<double>::infinity());
+  meter.Update(progress, seconds(1));
+  EXPECT_EQ(meter.Line(), "step 7, loss inf");
 }
 
 TEST(ProgressTest, AStepWithoutTotalHasNoBar) {

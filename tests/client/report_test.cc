@@ -1,8 +1,12 @@
 #include "client/render/report.h"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
+
+#include <cmath>
+#include <limits>
 
 #include "client/client.h"
 #include "client/render/cluster_report.h"
@@ -217,6 +221,23 @@ TEST(ReportTest, OfANoteTheFirstLineIsShown) {
   response.add_events()->set_message("cancelled: first\nsecond");
   EXPECT_THAT(DescribeJob(response, kNow, Style()), Not(HasSubstr("shard")));
   EXPECT_THAT(DescribeJob(response, kNow, Style()), Not(HasSubstr("second")));
+}
+
+TEST(ReportTest, ALossThatIsNotFiniteIsShown) {
+  v1::Job job = BaseJob(v1::JOB_STATE_RUNNING);
+  job.mutable_progress()->set_step(5);
+  const double nan = std::numeric_limits<double>::quiet_NaN();
+  for (const auto& [loss, shown] : {std::pair(nan, "nan"),
+                                    {std::copysign(nan, -1), "nan"},
+                                    {std::numeric_limits<double>::infinity(), "inf"},
+                                    {-std::numeric_limits<double>::infinity(), "-inf"}}) {
+    job.mutable_progress()->set_loss(loss);
+    EXPECT_THAT(JobTable({job}, kNow), HasSubstr(fmt::format("step 5 loss {}\n", shown)));
+    v1::GetJobResponse response;
+    *response.mutable_job() = job;
+    EXPECT_THAT(DescribeJob(response, kNow, Style()),
+                HasSubstr(fmt::format("progress      step 5 loss {}\n", shown)));
+  }
 }
 
 TEST(ReportTest, SuccessAndCancellationAreOneLine) {

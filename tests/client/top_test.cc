@@ -105,6 +105,22 @@ TEST(TopTest, ShowsNodesAndJobsOnATerminalOf80Columns) {
           "", "", "arrows: mark  Enter: job  l: logs  s: stacks  c: cancel  q: quit"));
 }
 
+// JSON has no such numbers: the API has words for them.
+TEST(TopTest, ALossThatIsNotFiniteIsShown) {
+  TopModel model = Model();
+  json job = Job("geoid-k3x9w2", "RUNNING");
+  for (const auto& [said, shown] :
+       {std::pair("NaN", "nan"), {"Infinity", "inf"}, {"-Infinity", "-inf"}}) {
+    job["progress"] = {{"step", 150}, {"totalSteps", 1000}, {"loss", said}};
+    ReadJobs({{"jobs", {job}}}, seconds(1010), &model);
+    const auto rows = DrawTop(model, {.job = "geoid-k3x9w2"}, Plain(80, 14));
+    EXPECT_THAT(rows, Contains(HasSubstr(fmt::format("  {:>4}", shown)))) << said;
+    const auto one =
+        DrawTop(model, {.kind = TopView::Kind::kJob, .job = "geoid-k3x9w2"}, Plain(80, 14));
+    EXPECT_THAT(one, Contains(HasSubstr(fmt::format("  loss {}", shown)))) << said;
+  }
+}
+
 TEST(TopTest, FillsTheTerminalAndNeverMore) {
   TopModel model = Model();
   for (int i = 0; i < 300; ++i) {
