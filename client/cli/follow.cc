@@ -123,6 +123,7 @@ class Follower {
 
 int Follower::Run() {
   world_changes_.Update(job_);
+  meter_.Look(job_);
   threads_.emplace_back([this](const std::stop_token& stop) {
     StreamOptions stream{stop, options_.patience,
                          [&](const absl::Status& status) { queue_.Push(Interrupted{status}); }};
@@ -175,7 +176,6 @@ void Follower::Wait() {
 
 void Follower::Handle(const JobChanged& event) {
   const v1::JobState before = job_.state();
-  if (event.job.generation() != job_.generation()) meter_.Restart();
   if (event.job.restarts() > job_.restarts() && event.job.has_failure()) {
     screen_.Say(fmt::format("{}: restart {} of {}: {}", job_.job_id(), event.job.restarts(),
                             event.job.spec().max_restarts(), event.job.failure().message()));
@@ -188,7 +188,7 @@ void Follower::Handle(const JobChanged& event) {
     waiting_said_ = waiting;
     if (!waiting.empty()) screen_.Say(waiting);
   }
-  if (job_.has_progress()) meter_.Update(job_.progress(), SteadyNow());
+  meter_.Update(job_, SteadyNow());
   if (HasRun(job_)) StartReader();
   if ((HasEnded(job_.state()) || HasLeft()) && drain_until_.count() == 0) {
     Trace("ended");

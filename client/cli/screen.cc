@@ -117,10 +117,10 @@ void Screen::ShowProgress(const std::string& name, ProgressMeter& meter,
                           std::chrono::nanoseconds now) {
   if (meter.empty()) return;
   if (!draws_bar()) {
-    if (meter.LineDue(now)) Say(fmt::format("{}: {}", name, meter.Line()));
+    if (meter.LineDue(now)) Say(fmt::format("{}: {}", name, meter.Line(now)));
     return;
   }
-  bar_ = meter.Bar(name, row_style());
+  bar_ = meter.Bar(name, row_style(), now);
 }
 
 void Screen::Draw(std::chrono::nanoseconds now) {

@@ -175,6 +175,9 @@ absl::Status TopFeed::RefreshNodes() {
 
 absl::Status TopFeed::Refresh() {
   MESHRUN_ASSIGN_OR_RETURN(const json cluster, Ask({.path = "/api/v1/cluster?events=1"}));
+  const WallNanos here = Clock::Real().WallNow();
+  const auto ahead = NowOf(cluster).value_or(here) - here;
+  const auto now = [ahead] { return Clock::Real().WallNow() + ahead; };
   MESHRUN_RETURN_IF_ERROR(RefreshNodes());
   MESHRUN_ASSIGN_OR_RETURN(
       const json jobs,
@@ -185,7 +188,7 @@ absl::Status TopFeed::Refresh() {
     ReadCluster(cluster, &model_);
     // Jobs whose progress we see for the first time: the curve tells their rate at once.
     const auto meters = model_.meters;
-    ReadJobs(jobs, Clock::Real().WallNow(), &model_);
+    ReadJobs(jobs, now(), &model_);
     for (const TopJob& job : model_.jobs) {
       const bool is_new = !meters.contains(job.id) && job.progress.has_step();
       if (is_new && job.state == "RUNNING" && closer.size() < kCurves) {
@@ -203,7 +206,7 @@ absl::Status TopFeed::Refresh() {
     if (absl::IsNotFound(job.status())) continue;
     if (!job.ok()) return job.status();
     MutexLock lock(mu_);
-    ReadJob(*job, Clock::Real().WallNow(), &model_);
+    ReadJob(*job, now(), &model_);
   }
   MutexLock lock(mu_);
   model_.problem.clear();

@@ -13,6 +13,8 @@ namespace {
 using std::chrono::nanoseconds;
 
 constexpr std::chrono::seconds kRateWindow(15);
+// The page has the same (coordinator/page/model/rate.js).
+constexpr int kIdleIntervals = 5;
 constexpr std::chrono::seconds kLineInterval(10);
 constexpr std::chrono::seconds kLeastInterval(1);
 constexpr double kLineFraction = 0.1;
@@ -44,28 +46,74 @@ double WholePercent(double fraction) { return std::floor(fraction * 100 + 1e-9);
 
 }  // namespace
 
-void ProgressMeter::Update(const v1::Progress& progress, std::chrono::nanoseconds now) {
-  if (!progress.has_step() && !progress.has_loss() && progress.note().empty()) return;
+bool ProgressMeter::Take(const v1::Progress& progress) {
+  if (!progress.has_step() && !progress.has_loss() && progress.note().empty()) return false;
   has_any_ = true;
   last_ = progress;
-  if (!progress.has_step()) return;
-  if (!samples_.empty() && progress.step() < samples_.back().step) samples_.clear();
-  if (samples_.empty() || progress.step() > samples_.back().step)
-    samples_.push_back({now, progress.step()});
+  return true;
+}
+
+void ProgressMeter::Look(const v1::Progress& progress) {
+  if (!Take(progress) || !progress.has_step()) return;
+  if (step_ && progress.step() < *step_) samples_.clear();
+  step_ = progress.step();
+}
+
+void ProgressMeter::Update(const v1::Progress& progress, nanoseconds now) {
+  if (!Take(progress) || !progress.has_step() || step_ == progress.step()) return;
+  // A time without steps is not in the rate of those after it; and a clock may be set back.
+  const bool is_earlier = !samples_.empty() && now < samples_.back().at;
+  if ((step_ && progress.step() < *step_) || is_earlier || IsIdle(now)) samples_.clear();
+  step_ = progress.step();
+  samples_.push_back({now, progress.step()});
   while (samples_.size() > 2 && now - samples_.front().at > kRateWindow) samples_.pop_front();
 }
 
-std::optional<double> ProgressMeter::Rate() const {
-  if (samples_.size() < 2) return std::nullopt;
+void ProgressMeter::SetMakesSteps(bool makes_steps) {
+  if (makes_steps && !makes_steps_) samples_.clear();
+  makes_steps_ = makes_steps;
+}
+
+void ProgressMeter::TakeState(const v1::Job& job) {
+  if (job.generation() != generation_) Restart();
+  generation_ = job.generation();
+  has_succeeded_ = job.state() == v1::JOB_STATE_SUCCEEDED;
+  if (has_succeeded_) return;
+  SetMakesSteps(job.state() == v1::JOB_STATE_RUNNING && job.hang().empty() &&
+                !job.has_paused_since());
+}
+
+void ProgressMeter::Update(const v1::Job& job, nanoseconds now) {
+  TakeState(job);
+  Update(job.progress(), now);
+}
+
+void ProgressMeter::Look(const v1::Job& job) {
+  TakeState(job);
+  Look(job.progress());
+}
+
+bool ProgressMeter::IsIdle(nanoseconds now) const {
+  if (samples_.size() < 2) return false;
+  nanoseconds longest(0);
+  for (size_t i = 1; i < samples_.size(); ++i) {
+    longest = std::max(longest, samples_[i].at - samples_[i - 1].at);
+  }
+  return now - samples_.back().at > std::max<nanoseconds>(kRateWindow, kIdleIntervals * longest);
+}
+
+std::optional<double> ProgressMeter::Rate(nanoseconds now) const {
+  if (samples_.size() < 2 || !makes_steps_ || IsIdle(now)) return std::nullopt;
   const double seconds =
       std::chrono::duration<double>(samples_.back().at - samples_.front().at).count();
   if (seconds <= 0) return std::nullopt;
   return static_cast<double>(samples_.back().step - samples_.front().step) / seconds;
 }
 
-std::optional<std::chrono::seconds> ProgressMeter::Remaining() const {
-  const auto rate = Rate();
-  if (!rate || *rate <= 0 || !last_.has_step() || !last_.has_total_steps()) return std::nullopt;
+std::optional<std::chrono::seconds> ProgressMeter::Remaining(nanoseconds now) const {
+  const auto rate = Rate(now);
+  if (!rate || *rate <= 0 || has_succeeded_ || !last_.has_step() || !last_.has_total_steps())
+    return std::nullopt;
   const double left = static_cast<double>(std::max<int64_t>(0, last_.total_steps() - last_.step()));
   return std::chrono::seconds(static_cast<int64_t>(std::min(std::ceil(left / *rate), 1e9)));
 }
@@ -76,15 +124,15 @@ std::optional<double> ProgressMeter::Fraction() const {
   return static_cast<double>(last_.step()) / static_cast<double>(last_.total_steps());
 }
 
-std::vector<std::string> ProgressMeter::Facts() const {
+std::vector<std::string> ProgressMeter::Facts(nanoseconds now) const {
   std::vector<std::string> facts;
   if (last_.has_loss()) facts.push_back("loss " + ShortNumber(last_.loss()));
-  if (const auto rate = Rate(); rate && *rate > 0) {
+  if (const auto rate = Rate(now); rate && *rate > 0) {
     facts.push_back(*rate >= 100 ? fmt::format("{:.0f} step/s", *rate)
                     : *rate >= 1 ? fmt::format("{:.3g} step/s", *rate)
                                  : fmt::format("{:.3g} s/step", 1 / *rate));
   }
-  if (const auto left = Remaining(); left && left->count() > 0) {
+  if (const auto left = Remaining(now); left && left->count() > 0) {
     facts.push_back(FormatDuration(*left) + " left");
   }
   if (std::string note = OneLine(last_.note(), kNoteWidth); !note.empty())
@@ -92,7 +140,7 @@ std::vector<std::string> ProgressMeter::Facts() const {
   return facts;
 }
 
-std::string ProgressMeter::Bar(const std::string& name, const Style& style) const {
+std::string ProgressMeter::Bar(const std::string& name, const Style& style, nanoseconds now) const {
   // The last column stays free: some terminals wrap there.
   const size_t room = static_cast<size_t>(std::max(style.width - 1, 1));
   std::string head = name;
@@ -126,7 +174,7 @@ std::string ProgressMeter::Bar(const std::string& name, const Style& style) cons
     rest = fmt::format("  step {}", last_.step());
   }
   std::string line = head + rest;
-  for (const std::string& fact : Facts()) {
+  for (const std::string& fact : Facts(now)) {
     // The bar stays one line, whatever is left out.
     if (DisplayWidth(line) + 2 + DisplayWidth(fact) > room) break;
     line += "  " + fact;
@@ -135,7 +183,7 @@ std::string ProgressMeter::Bar(const std::string& name, const Style& style) cons
   return line;
 }
 
-std::string ProgressMeter::Line() const {
+std::string ProgressMeter::Line(nanoseconds now) const {
   std::vector<std::string> parts;
   if (const auto fraction = Fraction()) {
     parts.push_back(fmt::format("step {}/{} ({:.0f}%)", last_.step(), last_.total_steps(),
@@ -143,7 +191,7 @@ std::string ProgressMeter::Line() const {
   } else if (last_.has_step()) {
     parts.push_back(fmt::format("step {}", last_.step()));
   }
-  for (std::string& fact : Facts()) parts.push_back(std::move(fact));
+  for (std::string& fact : Facts(now)) parts.push_back(std::move(fact));
   return fmt::format("{}", fmt::join(parts, ", "));
 }
 

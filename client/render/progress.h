@@ -8,25 +8,38 @@
 
 #include "client/render/style.h"
 #include "meshrun/v1/common.pb.h"
+#include "meshrun/v1/job.pb.h"
 
 namespace meshrun::client {
 
 class ProgressMeter {
  public:
+  // A report that has just come.
   void Update(const v1::Progress& progress, std::chrono::nanoseconds now);
+  // What is known at the first look at a job: nobody knows since when, and it has no part in the
+  // rate.
+  void Look(const v1::Progress& progress);
   // Forgets the rate: after a restart the steps begin earlier.
   void Restart() { samples_.clear(); }
+  // False: the job does not run, hangs, or is paused. It has neither a rate nor a time left then,
+  // and that time is not in the rate later.
+  void SetMakesSteps(bool makes_steps);
+  // All of that from the job. One that has succeeded keeps the rate of its last steps.
+  void Update(const v1::Job& job, std::chrono::nanoseconds now);
+  void Look(const v1::Job& job);
 
   bool empty() const { return !has_any_; }
-  // Steps per second over the last 15 s.
-  std::optional<double> Rate() const;
-  std::optional<std::chrono::seconds> Remaining() const;
+  // Steps per second over the last 15 s; where steps take longer than that, between the last two
+  // reports. Absent as well once steps have stopped: the last is as old as five of the longest
+  // intervals, and at least 15 s.
+  std::optional<double> Rate(std::chrono::nanoseconds now) const;
+  std::optional<std::chrono::seconds> Remaining(std::chrono::nanoseconds now) const;
 
   // "geoid ━━━━━━━━╸       40%  1200/3000  loss 0.0123  85 step/s  21s left", in fewer than
   // style.width columns: facts, counts, the end of the name and the bar go before the percentage.
-  std::string Bar(const std::string& name, const Style& style) const;
+  std::string Bar(const std::string& name, const Style& style, std::chrono::nanoseconds now) const;
   // "step 1200/3000 (40%), loss 0.0123, 85 step/s, 21s left".
-  std::string Line() const;
+  std::string Line(std::chrono::nanoseconds now) const;
   // For output that is not a terminal: true for the first report, then when 10 s have passed, or 1
   // s and another 10% are done, and at the end; never twice for one step. A true answer counts as
   // shown.
@@ -37,11 +50,21 @@ class ProgressMeter {
     std::chrono::nanoseconds at;
     int64_t step;
   };
+  void TakeState(const v1::Job& job);
+  // True: the report says something.
+  bool Take(const v1::Progress& progress);
+  // The last step is older than a job that makes steps lets it become.
+  bool IsIdle(std::chrono::nanoseconds now) const;
   std::optional<double> Fraction() const;
-  std::vector<std::string> Facts() const;
+  std::vector<std::string> Facts(std::chrono::nanoseconds now) const;
 
   v1::Progress last_;
   bool has_any_ = false;
+  bool makes_steps_ = true;
+  bool has_succeeded_ = false;
+  uint64_t generation_ = 0;
+  // Newest step of all reports and looks, of which the last sample may be older.
+  std::optional<int64_t> step_;
   std::deque<Sample> samples_;
   std::chrono::nanoseconds shown_at_{0};
   std::optional<int64_t> shown_step_;

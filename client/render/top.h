@@ -40,6 +40,8 @@ struct TopJob {
   std::string state;
   std::string reason;
   std::string hang;
+  // Ranks of it are stopped by a client's SIGSTOP.
+  bool is_paused = false;
   int64_t generation = 0;
   int64_t world_size = 0;
   int64_t restarts = 0;
@@ -65,9 +67,13 @@ struct TopModel {
   // Those that run, then those that wait, then some that have ended.
   std::vector<TopJob> jobs;
   bool more_jobs = false;
-  // Rates and time left, by job.
+  // Rates and time left, by job, as they are at this time: that of the last answer about jobs.
   std::map<std::string, ProgressMeter> meters;
+  std::chrono::nanoseconds now{0};
 };
+
+// What the coordinator's clock shows, in its answer to /cluster: the times of curves are of it.
+std::optional<std::chrono::nanoseconds> NowOf(const nlohmann::json& cluster);
 
 // From answers of the API: of /cluster, /nodes, /jobs, and of /jobs/ID (the job's entry is
 // replaced, and its meter gets the curve). What is missing there is empty here.

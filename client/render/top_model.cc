@@ -115,6 +115,7 @@ TopJob JobOf(const json& value) {
              .state = StateOf(value, "JOB_STATE_"),
              .reason = Text(value, "reason"),
              .hang = Text(value, "hang"),
+             .is_paused = !Text(value, "pausedSince").empty(),
              .generation = Number(value, "generation"),
              .world_size = Number(value, "worldSize"),
              .restarts = Number(value, "restarts"),
@@ -140,10 +141,18 @@ std::optional<nanoseconds> TimeOf(const json& object, const char* name) {
   return FromProto(at);
 }
 
-// After a restart the steps begin earlier.
-void Measure(const TopJob& job, nanoseconds now, TopModel* model) {
+// `known`: the job at the look before; null: there was none.
+void Measure(const TopJob& job, const TopJob* known, nanoseconds now, TopModel* model) {
+  model->now = now;
   if (!job.progress.has_step()) return;
-  model->meters[job.id].Update(job.progress, now);
+  ProgressMeter& meter = model->meters[job.id];
+  if (known != nullptr && known->generation != job.generation) meter.Restart();
+  meter.SetMakesSteps(job.state == "RUNNING" && job.hang.empty() && !job.is_paused);
+  if (known == nullptr) {
+    meter.Look(job.progress);
+  } else {
+    meter.Update(job.progress, now);
+  }
 }
 
 }  // namespace
@@ -152,6 +161,8 @@ std::chrono::milliseconds NodesPace(size_t nodes) {
   // The page has the same pace (coordinator/page/net/poll.js).
   return std::chrono::milliseconds(std::min<size_t>(10'000, 2000 + 8 * nodes));
 }
+
+std::optional<nanoseconds> NowOf(const json& cluster) { return TimeOf(cluster, "now"); }
 
 void ReadCluster(const json& answer, TopModel* model) {
   model->version = Text(answer, "version");
@@ -181,12 +192,13 @@ void ReadJobs(const json& answer, nanoseconds now, TopModel* model) {
     TopJob job = JobOf(value);
     const auto known = std::find_if(model->jobs.begin(), model->jobs.end(),
                                     [&](const TopJob& one) { return one.id == job.id; });
+    const bool is_known = known != model->jobs.end();
+    Measure(job, is_known ? &*known : nullptr, now, model);
     // The list is without them.
-    if (known != model->jobs.end()) {
+    if (is_known) {
       job.ranks = std::move(known->ranks);
       job.events = std::move(known->events);
     }
-    Measure(job, now, model);
     jobs.push_back(std::move(job));
   }
   model->jobs = std::move(jobs);
@@ -206,18 +218,18 @@ void ReadJob(const json& answer, nanoseconds now, TopModel* model) {
         fmt::format("{}  {}", AbsoluteTime(at.value_or(nanoseconds(0))), Text(event, "message")),
         kEventWidth));
   }
-  if (!model->meters.contains(job.id)) {
+  const auto known = std::find_if(model->jobs.begin(), model->jobs.end(),
+                                  [&](const TopJob& one) { return one.id == job.id; });
+  const bool is_measured = model->meters.contains(job.id);
+  if (!is_measured) {
     ProgressMeter& meter = model->meters[job.id];
     for (const json& point : List(answer, "curve")) {
       const auto at = TimeOf(point, "at");
       v1::Progress progress = ProgressOf(point);
-      if (job.progress.has_total_steps()) progress.set_total_steps(job.progress.total_steps());
       if (at && progress.has_step()) meter.Update(progress, *at);
     }
   }
-  Measure(job, now, model);
-  const auto known = std::find_if(model->jobs.begin(), model->jobs.end(),
-                                  [&](const TopJob& one) { return one.id == job.id; });
+  Measure(job, is_measured && known != model->jobs.end() ? &*known : nullptr, now, model);
   if (known == model->jobs.end()) {
     model->jobs.push_back(std::move(job));
   } else {

@@ -99,8 +99,8 @@ std::string PercentOf(const TopJob& job) {
 
 std::string LeftOf(const TopModel& model, const TopJob& job) {
   const ProgressMeter* const meter = MeterOf(model, job);
-  if (meter == nullptr || job.state != "RUNNING") return "";
-  const auto left = meter->Remaining();
+  if (meter == nullptr) return "";
+  const auto left = meter->Remaining(model.now);
   return left ? FormatDuration(*left) : "";
 }
 
@@ -228,7 +228,7 @@ void AddJob(const TopModel& model, const TopView& view, const Style& style, Rows
   rows->push_back({head, ColourOf(job->state)});
   AddText("reason", job->reason, std::nullopt, style, rows);
   if (const ProgressMeter* const meter = MeterOf(model, *job)) {
-    rows->push_back({meter->Bar("progress", style), std::nullopt, /*is_painted=*/true});
+    rows->push_back({meter->Bar("progress", style, model.now), std::nullopt, /*is_painted=*/true});
   }
   AddText("steps have stopped", job->hang, Colour::kRed, style, rows);
   AddText("slowest", job->slowest, Colour::kYellow, style, rows);

@@ -6,6 +6,9 @@
 
 #include <cmath>
 #include <limits>
+#include <optional>
+
+#include "core/proto_time.h"
 
 namespace meshrun::client {
 namespace {
@@ -24,13 +27,117 @@ v1::Progress At(int64_t step, int64_t total = 0, double loss = -1) {
 TEST(ProgressTest, RateAndTimeLeftComeFromTheLastQuarterMinute) {
   ProgressMeter meter;
   meter.Update(At(0, 1000), seconds(0));
-  EXPECT_FALSE(meter.Rate().has_value());
+  EXPECT_FALSE(meter.Rate(seconds(0)).has_value());
   meter.Update(At(10, 1000), seconds(1));
-  EXPECT_DOUBLE_EQ(*meter.Rate(), 10);
-  EXPECT_EQ(meter.Remaining(), seconds(99));
+  EXPECT_DOUBLE_EQ(*meter.Rate(seconds(1)), 10);
+  EXPECT_EQ(meter.Remaining(seconds(1)), seconds(99));
   // Ten times faster from here: the slow start is forgotten after the window.
   for (int t = 2; t <= 20; ++t) meter.Update(At(10 + 100 * (t - 1), 10000), seconds(t));
-  EXPECT_DOUBLE_EQ(*meter.Rate(), 100);
+  EXPECT_DOUBLE_EQ(*meter.Rate(seconds(20)), 100);
+}
+
+// The page's rule: units.js has onlyAJobThatMakesStepsHasASpeedAndATimeLeft.
+TEST(ProgressTest, OnlyAJobThatMakesStepsHasASpeedAndATimeLeft) {
+  ProgressMeter meter;
+  v1::Job job;
+  const auto look = [&](int64_t step, int at) {
+    *job.mutable_progress() = At(step, 130);
+    meter.Update(job, seconds(at));
+  };
+  // The line; the bar has the same facts.
+  const auto said = [&](int at) {
+    const std::string line = meter.Line(seconds(at));
+    Style style;
+    style.width = 120;
+    EXPECT_EQ(meter.Bar("j", style, seconds(at)).find("step/s") == std::string::npos,
+              line.find("step/s") == std::string::npos);
+    return line;
+  };
+  job.set_state(v1::JOB_STATE_RUNNING);
+  look(10, 100);
+  look(20, 101);
+  look(30, 102);
+  EXPECT_EQ(said(103), "step 30/130 (23%), 10 step/s, 10s left");
+  EXPECT_EQ(said(116), "step 30/130 (23%), 10 step/s, 10s left") << "a step that takes longer";
+  EXPECT_EQ(said(118), "step 30/130 (23%)") << "no step for longer than a few intervals";
+  job.set_hang("no step for 1s");
+  look(30, 103);
+  EXPECT_EQ(said(103), "step 30/130 (23%)") << "it hangs";
+  job.clear_hang();
+  *job.mutable_paused_since() = ToProtoTimestamp(seconds(103));
+  look(30, 103);
+  EXPECT_EQ(said(103), "step 30/130 (23%)") << "it is paused";
+  job.clear_paused_since();
+  for (const v1::JobState state :
+       {v1::JOB_STATE_QUEUED, v1::JOB_STATE_RENDEZVOUS, v1::JOB_STATE_QUIESCING,
+        v1::JOB_STATE_WAITING, v1::JOB_STATE_SUSPENDED, v1::JOB_STATE_FAILED}) {
+    job.set_state(state);
+    look(30, 103);
+    EXPECT_EQ(said(103), "step 30/130 (23%)") << v1::JobState_Name(state);
+  }
+}
+
+// For the last line of `meshrun run`. A program may stop early.
+TEST(ProgressTest, AJobThatHasSucceededHasTheSpeedOfItsEndAndNoTimeLeft) {
+  ProgressMeter meter;
+  v1::Job job;
+  job.set_state(v1::JOB_STATE_RUNNING);
+  *job.mutable_progress() = At(10, 130);
+  meter.Update(job, seconds(100));
+  *job.mutable_progress() = At(30, 130);
+  job.set_state(v1::JOB_STATE_SUCCEEDED);
+  meter.Update(job, seconds(102));
+  EXPECT_EQ(meter.Line(seconds(103)), "step 30/130 (23%), 10 step/s");
+}
+
+TEST(ProgressTest, ATimeWithoutStepsIsNotInTheSpeed) {
+  ProgressMeter meter;
+  v1::Job job;
+  job.set_state(v1::JOB_STATE_RUNNING);
+  const auto look = [&](int64_t step, int at) {
+    *job.mutable_progress() = At(step, 1000);
+    meter.Update(job, seconds(at));
+    return meter.Rate(seconds(at));
+  };
+  look(10, 0);
+  EXPECT_EQ(look(20, 1), 10);
+  *job.mutable_paused_since() = ToProtoTimestamp(seconds(2));
+  EXPECT_EQ(look(20, 2), std::nullopt);
+  job.clear_paused_since();
+  EXPECT_EQ(look(20, 3602), std::nullopt) << "it goes on, without a step yet";
+  EXPECT_EQ(look(25, 3603), std::nullopt);
+  EXPECT_EQ(look(35, 3604), 10);
+  // Nobody has paused it.
+  EXPECT_EQ(look(40, 7204), std::nullopt);
+  EXPECT_EQ(look(50, 7205), 10);
+}
+
+TEST(ProgressTest, SlowStepsAreNoStandstill) {
+  ProgressMeter meter;
+  for (int step = 1; step <= 3; ++step) meter.Update(At(step, 100), seconds(60 * step));
+  EXPECT_EQ(meter.Line(seconds(480)), "step 3/100 (3%), 60 s/step, 1h37m left");
+  EXPECT_EQ(meter.Line(seconds(481)), "step 3/100 (3%)");
+}
+
+TEST(ProgressTest, AFirstLookInTheMiddleOfAStepHasNoPartInTheSpeed) {
+  ProgressMeter meter;
+  meter.Look(At(7, 100));
+  EXPECT_EQ(meter.Line(seconds(0)), "step 7/100 (7%)");
+  // Steps of a minute, and the first ends 2 s after the look.
+  meter.Update(At(7, 100), seconds(1));
+  meter.Update(At(8, 100), seconds(2));
+  EXPECT_EQ(meter.Line(seconds(2)), "step 8/100 (8%)");
+  meter.Update(At(9, 100), seconds(62));
+  EXPECT_THAT(meter.Line(seconds(62)), HasSubstr("60 s/step"));
+}
+
+TEST(ProgressTest, AClockThatIsSetBackLeavesNoNegativeSpeed) {
+  ProgressMeter meter;
+  meter.Update(At(10), seconds(3600));
+  meter.Update(At(20), seconds(3601));
+  meter.Update(At(30), seconds(2));
+  meter.Update(At(40), seconds(3));
+  EXPECT_DOUBLE_EQ(*meter.Rate(seconds(3)), 10);
 }
 
 TEST(ProgressTest, ANoteIsOneShortLine) {
@@ -38,10 +145,10 @@ TEST(ProgressTest, ANoteIsOneShortLine) {
   v1::Progress progress = At(5, 10);
   progress.set_note("validating\n" + std::string(500, 'x'));
   meter.Update(progress, seconds(0));
-  EXPECT_EQ(meter.Line(), "step 5/10 (50%), validating");
+  EXPECT_EQ(meter.Line(seconds(0)), "step 5/10 (50%), validating");
   progress.set_note(std::string(500, 'x'));
   meter.Update(progress, seconds(1));
-  EXPECT_EQ(meter.Line(), "step 5/10 (50%), " + std::string(57, 'x') + "...");
+  EXPECT_EQ(meter.Line(seconds(1)), "step 5/10 (50%), " + std::string(57, 'x') + "...");
 }
 
 TEST(ProgressTest, ARestartForgetsTheRate) {
@@ -49,20 +156,20 @@ TEST(ProgressTest, ARestartForgetsTheRate) {
   meter.Update(At(500, 1000), seconds(1));
   meter.Update(At(600, 1000), seconds(2));
   meter.Update(At(100, 1000), seconds(3));
-  EXPECT_FALSE(meter.Rate().has_value());
+  EXPECT_FALSE(meter.Rate(seconds(3)).has_value());
   meter.Update(At(150, 1000), seconds(4));
-  EXPECT_DOUBLE_EQ(*meter.Rate(), 50);
+  EXPECT_DOUBLE_EQ(*meter.Rate(seconds(4)), 50);
 }
 
 TEST(ProgressTest, TheLineHasWhatIsKnown) {
   ProgressMeter meter;
   EXPECT_TRUE(meter.empty());
   meter.Update(At(5), seconds(0));
-  EXPECT_EQ(meter.Line(), "step 5");
+  EXPECT_EQ(meter.Line(seconds(0)), "step 5");
   meter.Update(At(1200, 3000, 0.012345), seconds(14));
-  EXPECT_EQ(meter.Line(), "step 1200/3000 (40%), loss 0.01235, 85.4 step/s, 22s left");
-  meter.Update(At(1201, 3000), seconds(1014));
-  EXPECT_THAT(meter.Line(), HasSubstr("s/step"));
+  EXPECT_EQ(meter.Line(seconds(14)), "step 1200/3000 (40%), loss 0.01235, 85.4 step/s, 22s left");
+  meter.Update(At(1201, 3000), seconds(64));
+  EXPECT_THAT(meter.Line(seconds(64)), HasSubstr("50 s/step"));
 }
 
 TEST(ProgressTest, TheBarFitsItsTerminal) {
@@ -71,13 +178,13 @@ TEST(ProgressTest, TheBarFitsItsTerminal) {
   meter.Update(At(50, 100, 0.25), seconds(5));
   Style style;
   style.width = 120;
-  EXPECT_EQ(meter.Bar("geoid", style),
+  EXPECT_EQ(meter.Bar("geoid", style, seconds(5)),
             "geoid ############------------  50%  50/100  loss 0.25  10 step/s  5s left");
   style.width = 52;
-  EXPECT_EQ(meter.Bar("geoid", style), "geoid ############------------  50%  50/100");
+  EXPECT_EQ(meter.Bar("geoid", style, seconds(5)), "geoid ############------------  50%  50/100");
   style.width = 120;
   style.utf8 = true;
-  EXPECT_EQ(meter.Bar("g", style),
+  EXPECT_EQ(meter.Bar("g", style, seconds(5)),
             "g ━━━━━━━━━━━━              50%  50/100  loss 0.25  10 step/s  5s left");
 }
 
@@ -88,14 +195,15 @@ TEST(ProgressTest, ANarrowTerminalKeepsThePercentage) {
   Style style;
   for (const std::string name : {"a", "train-k3x9w2", "a-long-name-of-a-job-0123456789-k3x9w2"}) {
     for (style.width = 5; style.width <= 130; ++style.width) {
-      const std::string bar = meter.Bar(name, style);
+      const std::string bar = meter.Bar(name, style, seconds(5));
       EXPECT_THAT(bar, HasSubstr(" 40%")) << style.width;
       EXPECT_LT(DisplayWidth(bar), static_cast<size_t>(std::max(style.width, 6))) << bar;
     }
   }
   style.width = 40;
-  EXPECT_EQ(meter.Bar("train-k3x9w2", style), "train-k3x9w2 ####------  40%  1200/3000");
-  EXPECT_EQ(meter.Bar("a-long-name-of-a-job-k3x9w2", style),
+  EXPECT_EQ(meter.Bar("train-k3x9w2", style, seconds(5)),
+            "train-k3x9w2 ####------  40%  1200/3000");
+  EXPECT_EQ(meter.Bar("a-long-name-of-a-job-k3x9w2", style, seconds(5)),
             "a-long-name-of-a-job-k... ###-----  40%");
 }
 
@@ -103,7 +211,7 @@ TEST(ProgressTest, EachOfAHundredStepsIsAPercent) {
   ProgressMeter meter;
   for (int step = 0; step <= 100; ++step) {
     meter.Update(At(step, 100), seconds(step));
-    EXPECT_THAT(meter.Line(), HasSubstr(fmt::format("step {}/100 ({}%)", step, step)));
+    EXPECT_THAT(meter.Line(seconds(step)), HasSubstr(fmt::format("step {}/100 ({}%)", step, step)));
   }
 }
 
@@ -112,16 +220,16 @@ TEST(ProgressTest, ALossThatIsNotFiniteIsShown) {
   v1::Progress progress = At(7);
   progress.set_loss(std::copysign(std::numeric_limits<double>::quiet_NaN(), -1));
   meter.Update(progress, seconds(0));
-  EXPECT_EQ(meter.Line(), "step 7, loss nan");
+  EXPECT_EQ(meter.Line(seconds(0)), "step 7, loss nan");
   progress.set_loss(std::numeric_limits<double>::infinity());
   meter.Update(progress, seconds(1));
-  EXPECT_EQ(meter.Line(), "step 7, loss inf");
+  EXPECT_EQ(meter.Line(seconds(1)), "step 7, loss inf");
 }
 
 TEST(ProgressTest, AStepWithoutTotalHasNoBar) {
   ProgressMeter meter;
   meter.Update(At(7, 0, 1.5), seconds(0));
-  EXPECT_EQ(meter.Bar("job", Style()), "job  step 7  loss 1.5");
+  EXPECT_EQ(meter.Bar("job", Style(), seconds(0)), "job  step 7  loss 1.5");
 }
 
 TEST(ProgressTest, LinesAreRareAndTheLastOneIsAlwaysSaid) {

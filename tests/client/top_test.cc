@@ -55,15 +55,16 @@ TopModel Model() {
   drained["drainedBecause"] = "new memory";
   ReadNodes({{"nodes", {Node("node-a", "HEALTHY", 4), lost, drained}}}, &model);
   json running = Job("geoid-k3x9w2", "RUNNING");
-  running["progress"] = {{"step", 100}, {"totalSteps", 1000}, {"loss", 0.25}};
+  running["progress"] = {{"step", 50}, {"totalSteps", 1000}, {"loss", 0.25}};
   json failed = Job("train-aaaaaa", "FAILED");
   failed["failure"] = {{"message", "rank 2 on node-a was killed by signal 9 (SIGKILL)"},
                        {"exit", {{"lastLines", {"loading", "\x1b[31mout of memory\x1b[0m"}}}}};
-  const json jobs = {{"jobs", {running, Job("wait-bbbbbb", "QUEUED"), failed}},
-                     {"nextPageToken", ""}};
-  ReadJobs(jobs, seconds(1000), &model);
-  running["progress"]["step"] = 150;
-  ReadJobs({{"jobs", {running, jobs["jobs"][1], failed}}}, seconds(1010), &model);
+  for (const auto& [step, at] : {std::pair(50, 993), {100, 1000}, {150, 1010}}) {
+    running["progress"]["step"] = step;
+    const json jobs = {{"jobs", {running, Job("wait-bbbbbb", "QUEUED"), failed}},
+                       {"nextPageToken", ""}};
+    ReadJobs(jobs, seconds(at), &model);
+  }
   return model;
 }
 
@@ -206,9 +207,69 @@ TEST(TopTest, TheCurveTellsTheTimeLeftAtOnce) {
         {{"at", fmt::format("1970-01-01T00:16:{:02}Z", 30 + i)}, {"step", 100 + i * 10}});
   }
   ReadJob({{"job", job}, {"curve", curve}}, seconds(1000), &model);
-  const auto left = model.meters.at("geoid-k3x9w2").Remaining();
+  const auto left = model.meters.at("geoid-k3x9w2").Remaining(model.now);
   ASSERT_TRUE(left.has_value());
   EXPECT_EQ(left->count(), 80);
+}
+
+// The page's rule: units.js has onlyAJobThatMakesStepsHasASpeedAndATimeLeft.
+TEST(TopTest, OnlyAJobThatMakesStepsHasASpeedAndATimeLeft) {
+  // Model() makes 5 steps a second until 1010 s.
+  const auto speaks = [](const json& more, int at) {
+    TopModel model = Model();
+    json job = Job("geoid-k3x9w2", "RUNNING");
+    job["progress"] = {{"step", 150}, {"totalSteps", 1000}};
+    job.update(more);
+    ReadJobs({{"jobs", {job}}}, seconds(at), &model);
+    const auto has = [&](TopView::Kind kind, const char* text) {
+      const auto rows = DrawTop(model, {.kind = kind, .job = "geoid-k3x9w2"}, Plain(120, 24));
+      return std::any_of(rows.begin(), rows.end(), [&](const std::string& row) {
+        return row.find(text) != std::string::npos;
+      });
+    };
+    const bool left = has(TopView::Kind::kCluster, "2m50s");
+    EXPECT_EQ(left, has(TopView::Kind::kJob, "2m50s left"));
+    EXPECT_EQ(left, has(TopView::Kind::kJob, "5 step/s"));
+    EXPECT_TRUE(has(TopView::Kind::kJob, "150/1000"));
+    return left;
+  };
+  EXPECT_TRUE(speaks(json::object(), 1011));
+  EXPECT_TRUE(speaks(json::object(), 1060)) << "a step that takes longer";
+  EXPECT_FALSE(speaks(json::object(), 1061)) << "no step for longer than a few intervals";
+  EXPECT_FALSE(speaks(json::object(), 8210)) << "no step for two hours";
+  EXPECT_FALSE(speaks({{"hang", "rank 3 hangs"}}, 1011));
+  EXPECT_FALSE(speaks({{"pausedSince", "2026-11-30T10:00:00Z"}}, 1011));
+  for (const char* state :
+       {"QUEUED", "RENDEZVOUS", "QUIESCING", "WAITING", "SUSPENDED", "FAILED"}) {
+    EXPECT_FALSE(speaks({{"state", std::string("JOB_STATE_") + state}}, 1011)) << state;
+  }
+}
+
+TEST(TopTest, AnotherGenerationHasASpeedOfItsOwn) {
+  TopModel model = Model();
+  json job = Job("geoid-k3x9w2", "RUNNING");
+  job["generation"] = 3;
+  // After a restart of some seconds it goes on where it was.
+  for (const auto& [step, at] : {std::pair(150, 1011), {152, 1020}, {154, 1021}}) {
+    job["progress"] = {{"step", step}, {"totalSteps", 1000}};
+    ReadJobs({{"jobs", {job}}}, seconds(at), &model);
+  }
+  EXPECT_EQ(model.meters.at("geoid-k3x9w2").Rate(model.now), 2);
+}
+
+// The curve is spread, and its last point may be older than the last step.
+TEST(TopTest, TheFirstLookIsNotTheMomentOfAStep) {
+  TopModel model;
+  json job = Job("geoid-k3x9w2", "RUNNING");
+  job["progress"] = {{"step", 240}, {"totalSteps", 1000}};
+  const json curve = {{{"at", "1970-01-01T00:10:00Z"}, {"step", 100}},
+                      {{"at", "1970-01-01T00:12:00Z"}, {"step", 220}}};
+  ReadJob({{"job", job}, {"curve", curve}}, seconds(15 * 60), &model);
+  const ProgressMeter& meter = model.meters.at("geoid-k3x9w2");
+  EXPECT_EQ(meter.Rate(model.now), 1);
+  // Hours later there is none.
+  ReadJobs({{"jobs", {job}}}, seconds(15 * 3600), &model);
+  EXPECT_EQ(meter.Rate(model.now), std::nullopt);
 }
 
 TEST(TopTest, SaysWhatIsWrongWithWhatItShows) {
