@@ -59,9 +59,7 @@ std::string Describe(const Incident& incident, const v1::Job& job, bool last, na
   for (const v1::ClusterEvent* event : incident.consequences) {
     out += Line("consequence", *event, now);
   }
-  // The ranks of the job are those of its last generation.
-  const bool of_these_ranks = last && job.failure().generation() == job.generation();
-  if (const std::string ranks = Consequences(job); of_these_ranks && !ranks.empty()) {
+  if (const std::string ranks = last ? Consequences(job) : ""; !ranks.empty()) {
     out += fmt::format("  {:<13} {:>9}  {}\n", "consequences", "", ranks);
   }
   for (const v1::ClusterEvent* event : incident.actions) {

@@ -170,6 +170,8 @@ Table GenerationTable(const v1::GetJobResponse& response, nanoseconds now) {
 }  // namespace
 
 std::string Consequences(const v1::Job& job) {
+  // The ranks of the job are those of its last generation, which the failure may not have ended.
+  if (job.failure().generation() != job.generation()) return "";
   std::map<std::string, std::vector<int>> by_fate;
   size_t count = 0;
   for (const v1::RankStatus& rank : job.ranks()) {

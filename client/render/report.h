@@ -29,7 +29,7 @@ std::string DescribeJob(const v1::GetJobResponse& response, std::chrono::nanosec
 std::string Verdict(const v1::Job& job, bool can_ask_later, const Style& style);
 
 // "1 other rank ended as a consequence: rank 0 killed by signal 15 (SIGTERM)"; ranks of one fate
-// together. Empty where there is none.
+// together. Empty where there is none, and where the failure is an earlier generation's.
 std::string Consequences(const v1::Job& job);
 // The ranks that compute for longer than the others; empty: none.
 std::string SlowRanks(const v1::Job& job);

@@ -83,6 +83,28 @@ TEST(ReportTest, AFailureNamesTheFirstRankItsSignalItsLinesAndTheConsequences) {
   EXPECT_EQ(ExitCodeOf(FailedJob()), 1);
 }
 
+// Rank 1 failed in generation 1; generation 2 was cancelled.
+TEST(ReportTest, ConsequencesAreOfTheGenerationThatFailed) {
+  v1::GetJobResponse response;
+  v1::Job& job = *response.mutable_job();
+  job = FailedJob();
+  job.set_generation(1);
+  job.mutable_failure()->set_generation(1);
+  EXPECT_THAT(DescribeJob(response, kNow, Style()), HasSubstr("2 other ranks ended as a"));
+  job.set_generation(2);
+  job.set_state(v1::JOB_STATE_CANCELLED);
+  for (v1::RankStatus& rank : *job.mutable_ranks()) {
+    rank.mutable_exit()->set_signal(SIGTERM);
+    rank.mutable_exit()->set_teardown(true);
+    rank.set_end("killed by signal 15 (SIGTERM)");
+  }
+  const std::string text = DescribeJob(response, kNow, Style());
+  EXPECT_THAT(text, HasSubstr("  last failure   rank 1 on n2 was killed by signal 9 (SIGKILL)\n"));
+  EXPECT_THAT(text, Not(HasSubstr("ended as a consequence")));
+  EXPECT_EQ(Consequences(job), "");
+  EXPECT_EQ(FailureReport(job, Style()).find("others"), std::string::npos);
+}
+
 TEST(ReportTest, AnExitCodeAndItsErrorFileAreShown) {
   v1::Job job = FailedJob();
   job.mutable_failure()->set_cause(v1::FAILURE_CAUSE_RANK_EXITED);
