@@ -62,10 +62,11 @@ std::string StateOf(const json& object, std::string_view prefix) {
 }
 
 std::string NodeStateOf(const json& node) {
+  // NodeStateText says the same.
   const std::string state = StateOf(node, "NODE_STATE_");
+  if (Member(node, "drained") != true || state != "HEALTHY") return state;
   if (Member(node, "quarantined") == true) return "QUARANTINED";
-  if (Member(node, "drained") != true || state == "LOST") return state;
-  return Number(node, "slotsUsed") > 0 ? "DRAINING" : "DRAINED";
+  return Number(node, "slotsUsed") > 0 || !List(node, "gpusUsed").empty() ? "DRAINING" : "DRAINED";
 }
 
 std::string NoteOf(const json& node) {

@@ -68,6 +68,8 @@ std::string Summary(const TopModel& model) {
   size_t healthy = 0;
   for (const TopNode& node : model.nodes) {
     healthy += node.state == "HEALTHY" ? 1 : 0;
+    // A node that is lost has nothing: the page counts the same.
+    if (node.state == "LOST") continue;
     slots += node.slots;
     used += node.slots_used;
     gpus += node.gpus;

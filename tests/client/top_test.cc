@@ -96,7 +96,7 @@ TEST(TopTest, ShowsNodesAndJobsOnATerminalOf80Columns) {
   EXPECT_THAT(
       DrawTop(Model(), {.job = "geoid-k3x9w2"}, Plain(80, 14)),
       ElementsAre(
-          "meshrun 0.2.0  1 of 3 nodes healthy  4/24 slots  unix:/run/meshrun/c.http", "",
+          "meshrun 0.2.0  1 of 3 nodes healthy  4/16 slots  unix:/run/meshrun/c.http", "",
           "NODE    STATE    SLOTS  NOTE", "node-a  HEALTHY    4/8", "node-b  LOST       0/8",
           "node-c  DRAINED    0/8  new memory", "",
           " JOB           USER  STATE    RANKS  DONE   LEFT  LOSS  NOTE",
@@ -150,6 +150,26 @@ TEST(TopTest, WithoutColourThereIsNoEscapeSequence) {
          DrawTop(Model(), {.kind = kind, .job = "train-aaaaaa"}, Plain(120, 40))) {
       EXPECT_EQ(row.find('\x1b'), std::string::npos) << row;
     }
+  }
+}
+
+TEST(TopTest, ANodeThatIsLostHasNoSlotsAndNoGpus) {
+  TopModel model;
+  model.address = "a";
+  ReadCluster(kCluster, &model);
+  json here = Node("node-a", "HEALTHY", 8);
+  json lost = Node("node-b", "LOST", 3);
+  for (json* node : {&here, &lost}) {
+    (*node)["resources"]["gpus"] = json::array({{{"index", 0}}, {{"index", 1}}});
+    (*node)["gpusUsed"] = json::array({0});
+  }
+  // Whatever else is said of it.
+  for (const char* more : {"", "drained", "quarantined"}) {
+    if (*more != '\0') lost[more] = true;
+    ReadNodes({{"nodes", {here, lost}}}, &model);
+    const auto rows = DrawTop(model, {}, Plain(100, 14));
+    EXPECT_THAT(rows[0], StartsWith("meshrun 0.2.0  1 of 2 nodes healthy  8/8 slots  1/2 GPUs  a"));
+    EXPECT_THAT(rows, Contains(StartsWith("node-b  LOST")));
   }
 }
 
