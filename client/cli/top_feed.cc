@@ -35,6 +35,20 @@ HttpCall Post(std::string path, std::string body) {
           .body = std::move(body)};
 }
 
+// 0 where there is none.
+int64_t NumberAt(const json& answer, const json::json_pointer& place) {
+  if (!answer.contains(place)) return 0;
+  const json& value = answer.at(place);
+  return value.is_number_integer() ? value.get<int64_t>() : 0;
+}
+
+// Null where there are none.
+json* RanksIn(json* answer) {
+  const json::json_pointer place("/job/ranks");
+  if (!answer->contains(place) || !answer->at(place).is_array()) return nullptr;
+  return &answer->at(place);
+}
+
 std::vector<std::string> Lines(std::string_view text) {
   std::vector<std::string> out;
   while (!text.empty()) {
@@ -132,6 +146,8 @@ TopModel TopFeed::model() const {
 void TopFeed::Follow(const std::string& job) {
   MutexLock lock(mu_);
   followed_ = job;
+  model_.followed = job;
+  ranks_due_ = {};
   woken_.NotifyAll();
 }
 
@@ -160,6 +176,31 @@ absl::StatusOr<json> TopFeed::Ask(const HttpCall& call) {
   return value;
 }
 
+absl::StatusOr<json> TopFeed::AskJob(const std::string& id) {
+  const json::json_pointer next_rank("/nextRank");
+  const json::json_pointer generation("/job/generation");
+  constexpr int kTries = 3;
+  for (int i = 0; i < kTries; ++i) {
+    MESHRUN_ASSIGN_OR_RETURN(json job, Ask({.path = PathOf(id)}));
+    json* const ranks = RanksIn(&job);
+    int64_t next = ranks == nullptr ? 0 : NumberAt(job, next_rank);
+    while (next > 0) {
+      MESHRUN_ASSIGN_OR_RETURN(json page,
+                               Ask({.path = PathOf(id, fmt::format("?firstRank={}", next))}));
+      // The ranks of another generation are others.
+      if (NumberAt(page, generation) != NumberAt(job, generation)) break;
+      if (json* const more = RanksIn(&page); more != nullptr) {
+        for (json& rank : *more) ranks->push_back(std::move(rank));
+      }
+      // An answer that does not go on ends it.
+      const int64_t after = NumberAt(page, next_rank);
+      next = after > next ? after : 0;
+    }
+    if (next == 0) return job;
+  }
+  return absl::AbortedError(fmt::format("the ranks of {} change while they are read", id));
+}
+
 // All nodes are many: the more there are, the less often they are asked for.
 absl::Status TopFeed::RefreshNodes() {
   {
@@ -173,6 +214,26 @@ absl::Status TopFeed::RefreshNodes() {
   return absl::OkStatus();
 }
 
+std::vector<std::string> TopFeed::Closer(const std::map<std::string, ProgressMeter>& meters) {
+  std::vector<std::string> closer;
+  const TopJob* followed = nullptr;
+  for (const TopJob& job : model_.jobs) {
+    if (job.id == followed_) followed = &job;
+    const bool is_new = !meters.contains(job.id) && job.progress.has_step();
+    if (is_new && job.state == "RUNNING" && closer.size() < kCurves) {
+      closer.push_back(job.id);
+      model_.meters.erase(job.id);
+    }
+  }
+  const bool is_due = followed == nullptr || followed->ranks.empty() ||
+                      std::chrono::steady_clock::now() >= ranks_due_;
+  if (followed_.empty() || !is_due) return closer;
+  if (std::find(closer.begin(), closer.end(), followed_) == closer.end()) {
+    closer.push_back(followed_);
+  }
+  return closer;
+}
+
 absl::Status TopFeed::Refresh() {
   MESHRUN_ASSIGN_OR_RETURN(const json cluster, Ask({.path = "/api/v1/cluster?events=1"}));
   const WallNanos here = Clock::Real().WallNow();
@@ -183,30 +244,32 @@ absl::Status TopFeed::Refresh() {
       const json jobs,
       Ask({.path = fmt::format("/api/v1/jobs?runningFirst=true&pageSize={}", kJobs)}));
   std::vector<std::string> closer;
+  std::string followed;
   {
     MutexLock lock(mu_);
+    followed = followed_;
     ReadCluster(cluster, &model_);
     // Jobs whose progress we see for the first time: the curve tells their rate at once.
     const auto meters = model_.meters;
     ReadJobs(jobs, now(), &model_);
-    for (const TopJob& job : model_.jobs) {
-      const bool is_new = !meters.contains(job.id) && job.progress.has_step();
-      if (is_new && job.state == "RUNNING" && closer.size() < kCurves) {
-        closer.push_back(job.id);
-        model_.meters.erase(job.id);
-      }
-    }
-    if (!followed_.empty() && std::find(closer.begin(), closer.end(), followed_) == closer.end()) {
-      closer.push_back(followed_);
-    }
+    closer = Closer(meters);
   }
   for (const std::string& id : closer) {
-    auto job = Ask({.path = PathOf(id)});
+    // The curve alone of the others.
+    auto job = id == followed ? AskJob(id) : Ask({.path = PathOf(id)});
     // It may be forgotten by now.
-    if (absl::IsNotFound(job.status())) continue;
+    if (absl::IsNotFound(job.status())) {
+      MutexLock lock(mu_);
+      std::erase_if(model_.jobs, [&](const TopJob& one) { return one.id == id; });
+      continue;
+    }
     if (!job.ok()) return job.status();
     MutexLock lock(mu_);
     ReadJob(*job, now(), &model_);
+    if (id == followed_) {
+      const auto ranks = static_cast<size_t>(NumberAt(*job, json::json_pointer("/job/worldSize")));
+      ranks_due_ = std::chrono::steady_clock::now() + RanksPace(ranks);
+    }
   }
   MutexLock lock(mu_);
   model_.problem.clear();

@@ -51,6 +51,11 @@ class TopFeed {
   void RunLane(Lane lane);
   absl::Status RefreshNodes();
   absl::StatusOr<nlohmann::json> Ask(const HttpCall& call);
+  // A job with all of its ranks, however many pages they are.
+  absl::StatusOr<nlohmann::json> AskJob(const std::string& id);
+  // Jobs that are asked for by themselves now, after the list.
+  std::vector<std::string> Closer(const std::map<std::string, ProgressMeter>& meters)
+      MESHRUN_REQUIRES(mu_);
   void Queue(Lane lane, std::function<void()> task);
 
   const Find find_;
@@ -60,7 +65,8 @@ class TopFeed {
   HttpTarget target_ MESHRUN_GUARDED_BY(mu_);
   TopModel model_ MESHRUN_GUARDED_BY(mu_);
   std::string followed_ MESHRUN_GUARDED_BY(mu_);
-  // When the nodes are asked for again.
+  // When the followed job's ranks are asked for again, and the nodes.
+  std::chrono::steady_clock::time_point ranks_due_ MESHRUN_GUARDED_BY(mu_);
   std::chrono::steady_clock::time_point nodes_due_ MESHRUN_GUARDED_BY(mu_);
   std::map<Lane, std::deque<std::function<void()>>> tasks_ MESHRUN_GUARDED_BY(mu_);
   std::set<HttpExchange*> calls_ MESHRUN_GUARDED_BY(mu_);

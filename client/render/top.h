@@ -67,6 +67,8 @@ struct TopModel {
   // Those that run, then those that wait, then some that have ended.
   std::vector<TopJob> jobs;
   bool more_jobs = false;
+  // Stays there while the list is without it: its whole id.
+  std::string followed;
   // Rates and time left, by job, as they are at this time: that of the last answer about jobs.
   std::map<std::string, ProgressMeter> meters;
   std::chrono::nanoseconds now{0};
@@ -84,6 +86,8 @@ void ReadJob(const nlohmann::json& answer, std::chrono::nanoseconds now, TopMode
 
 // How long after an answer with so many nodes they are asked for again.
 std::chrono::milliseconds NodesPace(size_t nodes);
+// The same of a job's ranks. Up to a page of them: at each look.
+std::chrono::milliseconds RanksPace(size_t ranks);
 
 struct TopView {
   enum class Kind { kCluster, kJob, kText };

@@ -163,6 +163,11 @@ std::chrono::milliseconds NodesPace(size_t nodes) {
   return std::chrono::milliseconds(std::min<size_t>(10'000, 2000 + 8 * nodes));
 }
 
+std::chrono::milliseconds RanksPace(size_t ranks) {
+  constexpr size_t kPage = 2000;
+  return std::chrono::milliseconds(ranks <= kPage ? 0 : std::min<size_t>(10'000, ranks));
+}
+
 std::optional<nanoseconds> NowOf(const json& cluster) { return TimeOf(cluster, "now"); }
 
 void ReadCluster(const json& answer, TopModel* model) {
@@ -197,10 +202,17 @@ void ReadJobs(const json& answer, nanoseconds now, TopModel* model) {
     Measure(job, is_known ? &*known : nullptr, now, model);
     // The list is without them.
     if (is_known) {
-      job.ranks = std::move(known->ranks);
+      if (known->generation == job.generation) job.ranks = std::move(known->ranks);
       job.events = std::move(known->events);
     }
     jobs.push_back(std::move(job));
+  }
+  const auto is_followed = [&](const TopJob& job) {
+    return !job.id.empty() && job.id == model->followed;
+  };
+  const auto followed = std::find_if(model->jobs.begin(), model->jobs.end(), is_followed);
+  if (followed != model->jobs.end() && std::none_of(jobs.begin(), jobs.end(), is_followed)) {
+    jobs.push_back(std::move(*followed));
   }
   model->jobs = std::move(jobs);
   model->more_jobs = !Text(answer, "nextPageToken").empty();

@@ -192,10 +192,31 @@ Row CellOf(const TopRank& rank, int64_t front) {
   return {lag > 9 ? "+" : fmt::format("{}", lag), lag > 1 ? Colour::kRed : Colour::kYellow};
 }
 
-void AddGrid(const TopJob& job, const Style& style, Rows* rows) {
-  if (job.ranks.empty()) return;
+int64_t FrontOf(const TopJob& job) {
   int64_t front = std::numeric_limits<int64_t>::min();
   for (const TopRank& rank : job.ranks) front = std::max(front, rank.step.value_or(front));
+  return front;
+}
+
+// The coordinator's word, else the rank that is furthest behind. A report comes once a second: as
+// on the page, nobody is behind who is no further behind than two of them.
+std::string WhoIsSlow(const TopJob& job, std::optional<double> steps_per_second) {
+  if (!job.slowest.empty() || job.state != "RUNNING") return job.slowest;
+  const TopRank* last = nullptr;
+  for (const TopRank& rank : job.ranks) {
+    if (rank.state != "RUNNING" || !rank.step) continue;
+    if (last == nullptr || *rank.step < *last->step) last = &rank;
+  }
+  if (last == nullptr) return "";
+  const int64_t lag = FrontOf(job) - *last->step;
+  constexpr double kSeconds = 2;
+  if (lag < 2 || static_cast<double>(lag) <= kSeconds * steps_per_second.value_or(0)) return "";
+  return fmt::format("rank {} on {} is {} steps behind", last->rank, last->node, lag);
+}
+
+void AddGrid(const TopJob& job, const Style& style, Rows* rows) {
+  if (job.ranks.empty()) return;
+  const int64_t front = FrontOf(job);
   // "  123 " before each line.
   constexpr int kLabel = 8;
   int64_t in_a_line = 8;
@@ -229,11 +250,13 @@ void AddJob(const TopModel& model, const TopView& view, const Style& style, Rows
   if (!job->user.empty()) head += "  of " + job->user;
   rows->push_back({head, ColourOf(job->state)});
   AddText("reason", job->reason, std::nullopt, style, rows);
+  std::optional<double> steps_per_second;
   if (const ProgressMeter* const meter = MeterOf(model, *job)) {
+    steps_per_second = meter->Rate(model.now);
     rows->push_back({meter->Bar("progress", style, model.now), std::nullopt, /*is_painted=*/true});
   }
   AddText("steps have stopped", job->hang, Colour::kRed, style, rows);
-  AddText("slowest", job->slowest, Colour::kYellow, style, rows);
+  AddText("slowest", WhoIsSlow(*job, steps_per_second), Colour::kYellow, style, rows);
   AddFailure(*job, kLastLines, style, rows);
   rows->push_back({});
   AddGrid(*job, style, rows);
@@ -313,6 +336,13 @@ std::vector<std::string> DrawTop(const TopModel& model, const TopView& view, con
     out.push_back(Finish(rows[i], style));
   }
   out.resize(room);
+  // Keys scroll texts, and move the mark; a job's screen ends where the terminal does.
+  if (view.kind == TopView::Kind::kJob && rows.size() > room) {
+    out.back() = Finish({fmt::format("{} more rows: a taller terminal, or meshrun top --once {}",
+                                     rows.size() - room + 1, view.job),
+                         Colour::kYellow},
+                        style);
+  }
   out.push_back(Finish({view.message.empty() ? KeysOf(view) : view.message,
                         view.message.empty() ? Colour::kGrey : Colour::kYellow},
                        style));

@@ -217,6 +217,44 @@ TEST(TopTest, AJobsRanksAreAGridByTheirLag) {
   EXPECT_THAT(rows, Contains(HasSubstr("150/1000")));
 }
 
+TEST(TopTest, TheRankThatIsFurthestBehindIsNamedWhereverItIsInTheGrid) {
+  TopModel model;
+  json job = Job("geoid-k3x9w2", "RUNNING");
+  job["progress"] = {{"step", 5000}};
+  for (int i = 0; i < 3000; ++i) job["ranks"].push_back(Rank(i, i == 2500 ? 4500 : 5000));
+  ReadJob({{"job", job}}, seconds(1020), &model);
+  const TopView view{.kind = TopView::Kind::kJob, .job = "geoid-k3x9w2"};
+  const auto rows = DrawTop(model, view, Plain(80, 24));
+  EXPECT_THAT(rows, Contains("slowest: rank 2500 on node-a is 500 steps behind"));
+  EXPECT_EQ(rows[22], "32 more rows: a taller terminal, or meshrun top --once geoid-k3x9w2");
+  const auto once = DrawTopOnce(model, view, Plain(80, 24));
+  EXPECT_THAT(once, Contains("  2496  ....+" + std::string(59, '.')));
+  EXPECT_THAT(once, ::testing::Not(Contains(HasSubstr("more rows"))));
+  // The coordinator knows better.
+  job["stragglers"] = json::array(
+      {{{"rank", 3}, {"nodeName", "node-a"}, {"computesSeconds", 0.52}, {"medianSeconds", 0.31}}});
+  ReadJob({{"job", job}}, seconds(1021), &model);
+  EXPECT_THAT(DrawTop(model, view, Plain(80, 24)),
+              Contains("slowest: rank 3 on node-a computes 0.52 s a step, the others 0.31 s"));
+}
+
+// A report comes once a second: at 100 steps a second all ranks differ.
+TEST(TopTest, NobodyIsSlowWhoIsWithinTwoReports) {
+  TopModel model;
+  json job = Job("geoid-k3x9w2", "RUNNING");
+  const TopView view{.kind = TopView::Kind::kJob, .job = "geoid-k3x9w2"};
+  for (const auto& [step, at] : {std::pair(1000, 1020), {1100, 1021}, {1200, 1022}}) {
+    job["progress"] = {{"step", step}};
+    job["ranks"] = {Rank(0, step), Rank(1, step - 200)};
+    ReadJob({{"job", job}}, seconds(at), &model);
+  }
+  EXPECT_THAT(DrawTop(model, view, Plain(80, 24)), ::testing::Not(Contains(StartsWith("slowest"))));
+  job["ranks"] = {Rank(0, 1201), Rank(1, 1000)};
+  ReadJob({{"job", job}}, seconds(1022), &model);
+  EXPECT_THAT(DrawTop(model, view, Plain(80, 24)),
+              Contains("slowest: rank 1 on node-a is 201 steps behind"));
+}
+
 TEST(TopTest, TheCurveTellsTheTimeLeftAtOnce) {
   TopModel model;
   json job = Job("geoid-k3x9w2", "RUNNING");
@@ -326,6 +364,28 @@ TEST(TopTest, ManyNodesAreAskedForLessOften) {
   EXPECT_EQ(NodesPace(0), seconds(2));
   EXPECT_EQ(NodesPace(500), seconds(6));
   EXPECT_EQ(NodesPace(100'000), seconds(10));
+}
+
+TEST(TopTest, RanksOfManyPagesAreAskedForLessOften) {
+  EXPECT_EQ(RanksPace(2000), seconds(0));
+  EXPECT_EQ(RanksPace(3000), seconds(3));
+  EXPECT_EQ(RanksPace(100'000), seconds(10));
+}
+
+TEST(TopTest, TheJobThatIsShownStaysWhileTheListIsWithoutIt) {
+  TopModel model = Model();
+  model.followed = "geoid-k3x9w2";
+  json job = Job("geoid-k3x9w2", "RUNNING");
+  job["ranks"] = json::array({Rank(0, 7)});
+  ReadJob({{"job", job}}, seconds(1020), &model);
+  ReadJobs({{"jobs", {Job("job-1", "RUNNING")}}}, seconds(1021), &model);
+  ASSERT_EQ(model.jobs.size(), 2u);
+  EXPECT_EQ(model.jobs[1].ranks.size(), 1u);
+  // Ranks of another generation are not its ranks.
+  job["generation"] = 3;
+  job["ranks"] = json::array();
+  ReadJobs({{"jobs", {job}}}, seconds(1022), &model);
+  EXPECT_TRUE(model.jobs[0].ranks.empty());
 }
 
 TEST(TopTest, TextIsScrolled) {
