@@ -88,12 +88,10 @@ int Run(const TraceFlags& flags) {
         "there is nothing to trace: its ranks have reported no two steps (meshrun.report) and have "
         "no process group on ucx"));
   }
-  const std::string summary = fmt::format(
-      "{} of {}, {}; clocks compared to within {:.2g} ms",
-      trace->steps == 0 ? "what is kept"
-                        : fmt::format("steps {} to {}", trace->first_step, trace->last_step),
-      Count(trace->ranks, "rank"), Count(trace->collectives, "collective"),
-      trace->clock_error_seconds * 1e3);
+  const std::string summary =
+      fmt::format("{} of {}, {}; clocks compared to within {:.2g} ms",
+                  trace->steps == 0 ? "what is kept" : trace->shown, Count(trace->ranks, "rank"),
+                  Count(trace->collectives, "collective"), trace->clock_error_seconds * 1e3);
   if (flags.file == "-") {
     fmt::print("{}", trace->json);
     Say(summary);

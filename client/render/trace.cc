@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "client/render/report.h"
+#include "client/render/step_axis.h"
 #include "client/render/style.h"
 #include "client/render/trace_writer.h"
 #include "core/flight_record/flight_record.h"
@@ -54,7 +55,8 @@ struct Window {
 
 struct RankTimes {
   int rank = 0;
-  // By step: when it was reported, which is its end.
+  StepAxis::Reports reports;
+  // By its place on the axis: when a step was reported, which is its end.
   std::map<int64_t, Nanos> steps;
   // By group, in the order of the calls.
   std::vector<std::pair<std::string, std::vector<Slice>>> groups;
@@ -107,7 +109,9 @@ RankTimes TimesOf(const v1::FlightRecord& record, std::vector<std::string>* note
   RankTimes times;
   times.rank = record.rank();
   const Nanos offset = record.clock().offset_nanos();
-  for (const v1::StepTime& step : record.steps()) times.steps[step.step()] = step.at_nanos();
+  for (const v1::StepTime& step : record.steps()) {
+    times.reports.emplace_back(step.step(), step.at_nanos());
+  }
   if (!record.error().empty()) {
     notes->push_back(fmt::format("rank {} has no collectives: {}", record.rank(), record.error()));
     return times;
@@ -130,6 +134,14 @@ RankTimes TimesOf(const v1::FlightRecord& record, std::vector<std::string>* note
   return times;
 }
 
+StepAxis PlaceSteps(std::vector<RankTimes>* ranks) {
+  std::vector<StepAxis::Reports> reports;
+  for (RankTimes& rank : *ranks) reports.push_back(std::move(rank.reports));
+  StepAxis axis(reports);
+  for (size_t i = 0; i < ranks->size(); ++i) (*ranks)[i].steps = axis.PlacesOf(i);
+  return axis;
+}
+
 bool HasOperations(const RankTimes& rank) {
   return std::any_of(rank.groups.begin(), rank.groups.end(),
                      [](const auto& group) { return !group.second.empty(); });
@@ -145,13 +157,13 @@ void NoteEmptyRecords(const std::vector<RankTimes>& ranks, std::vector<std::stri
   }
 }
 
-// The newest report at `step` or before it; null: there is none.
-const std::pair<const int64_t, Nanos>* ReportAt(const RankTimes& rank, int64_t step) {
-  const auto after = rank.steps.upper_bound(step);
+// The newest report at `place` or before it; null: there is none.
+const std::pair<const int64_t, Nanos>* ReportAt(const RankTimes& rank, int64_t place) {
+  const auto after = rank.steps.upper_bound(place);
   return after == rank.steps.begin() ? nullptr : &*std::prev(after);
 }
 
-// The last step that all ranks had reported when their records were taken.
+// Place of the last step that all ranks had reported when their records were taken.
 std::optional<int64_t> LastStep(const std::vector<RankTimes>& ranks) {
   std::optional<int64_t> last;
   for (const RankTimes& rank : ranks) {
@@ -164,6 +176,12 @@ std::optional<int64_t> LastStep(const std::vector<RankTimes>& ranks) {
   }
   return last;
 }
+
+// The steps that are shown, on the axis.
+struct Places {
+  int64_t first = 0;
+  int64_t last = -1;
+};
 
 // What a rank shows of the steps after `before` to `last`; one that reports none shows what the
 // others do.
@@ -198,17 +216,15 @@ const RankTimes* FirstToLack(const std::vector<RankTimes>& ranks) {
   return worst;
 }
 
-std::string WhereRecordBegins(const RankTimes& rank) {
+std::string WhereRecordBegins(const RankTimes& rank, const StepAxis& axis) {
   std::string where;
   const auto next = std::find_if(rank.steps.begin(), rank.steps.end(), [&](const auto& report) {
     return report.second >= rank.known.begin;
   });
   if (next != rank.steps.end()) {
-    const bool each = next != rank.steps.begin() && std::prev(next)->first + 1 == next->first;
-    where = each || next == rank.steps.begin()
-                ? fmt::format(" in the middle of step {}", next->first)
-                : fmt::format(" in the middle of steps {} to {}", std::prev(next)->first + 1,
-                              next->first);
+    const bool is_first = next == rank.steps.begin();
+    where = " in the middle of " +
+            axis.Range(is_first ? next->first : std::prev(next)->first + 1, next->first);
   } else {
     where = " after the last step that is known";
   }
@@ -218,9 +234,10 @@ std::string WhereRecordBegins(const RankTimes& rank) {
 
 // Begins where a step was reported that lies at least `steps` before the last one that all ranks
 // have, and whose collectives all records still have; programs need not report each step.
-void ChooseSteps(int steps, std::vector<RankTimes>* ranks, JobTrace* trace, Window* window) {
+Places ChooseSteps(int steps, const StepAxis& axis, std::vector<RankTimes>* ranks, JobTrace* trace,
+                   Window* window) {
   const std::optional<int64_t> last = LastStep(*ranks);
-  if (!last) return;
+  if (!last) return {};
   int64_t before = *last;
   for (const RankTimes& rank : *ranks) {
     if (rank.steps.empty()) continue;
@@ -234,7 +251,7 @@ void ChooseSteps(int steps, std::vector<RankTimes>* ranks, JobTrace* trace, Wind
   const int64_t wanted = before;
   SetShown(before, *last, ranks, window);
   if (const RankTimes* const lacks = FirstToLack(*ranks); lacks != nullptr) {
-    trace->notes.push_back(WhereRecordBegins(*lacks));
+    trace->notes.push_back(WhereRecordBegins(*lacks, axis));
     trace->may_grow = lacks->known.length() >= lacks->shown.length();
     // Fewer steps, whose collectives are all there.
     std::set<int64_t> reported;
@@ -252,16 +269,17 @@ void ChooseSteps(int steps, std::vector<RankTimes>* ranks, JobTrace* trace, Wind
       SetShown(before, *last, ranks, window);
       trace->notes.back() += ", so that collectives of these steps are missing";
     } else {
-      trace->notes.back() +=
-          before == wanted + 1
-              ? fmt::format(", so that step {} is left out", before)
-              : fmt::format(", so that steps {} to {} are left out", wanted + 1, before);
+      trace->notes.back() += fmt::format(", so that {} {} left out", axis.Range(wanted + 1, before),
+                                         before == wanted + 1 ? "is" : "are");
     }
     trace->complete = before != wanted;
   }
-  trace->last_step = *last;
-  trace->first_step = before + 1;
   trace->steps = static_cast<int>(std::max<int64_t>(*last - before, 0));
+  trace->last_step = axis.StepAt(*last);
+  if (trace->steps == 0) return {};
+  trace->first_step = axis.StepAt(before + 1);
+  trace->shown = axis.Range(before + 1, *last);
+  return {before + 1, *last};
 }
 
 void ChooseAll(std::vector<RankTimes>* ranks, Window* window) {
@@ -285,19 +303,16 @@ Json ArgumentsOf(const std::string& group, const FlightOperation& operation) {
   return arguments;
 }
 
-void WriteSteps(const RankTimes& rank, const JobTrace& trace, TraceWriter* writer) {
+void WriteSteps(const RankTimes& rank, const Places& places, const StepAxis& axis,
+                TraceWriter* writer) {
   writer->NameThread(rank.rank, kStepsThread, "steps");
   for (auto step = rank.steps.begin(); step != rank.steps.end(); ++step) {
-    if (step == rank.steps.begin() || step->first < trace.first_step ||
-        step->first > trace.last_step) {
+    if (step == rank.steps.begin() || step->first < places.first || step->first > places.last) {
       continue;
     }
     const auto before = std::prev(step);
-    const std::string name = before->first + 1 == step->first
-                                 ? fmt::format("step {}", step->first)
-                                 : fmt::format("steps {} to {}", before->first + 1, step->first);
-    writer->AddSlice(rank.rank, kStepsThread, name, "step", before->second, step->second,
-                     {{"step", step->first}});
+    writer->AddSlice(rank.rank, kStepsThread, axis.Range(before->first + 1, step->first), "step",
+                     before->second, step->second, {{"step", axis.StepAt(step->first)}});
   }
 }
 
@@ -363,7 +378,8 @@ JobTrace MakeTrace(const v1::Job& job, const std::vector<v1::GetFlightRecordsRes
 
   Window window;
   NoteEmptyRecords(ranks, &trace.notes);
-  ChooseSteps(steps, &ranks, &trace, &window);
+  const StepAxis axis = PlaceSteps(&ranks);
+  const Places places = ChooseSteps(steps, axis, &ranks, &trace, &window);
   if (window.begin > window.end) ChooseAll(&ranks, &window);
   TraceWriter writer;
   const int coordinator = static_cast<int>(job.world_size());
@@ -384,7 +400,7 @@ JobTrace MakeTrace(const v1::Job& job, const std::vector<v1::GetFlightRecordsRes
                   node.empty() ? fmt::format("rank {}", rank.rank)
                                : fmt::format("rank {} on {}", rank.rank, node),
                   rank.rank);
-      WriteSteps(rank, trace, &writer);
+      WriteSteps(rank, places, axis, &writer);
       WriteGroups(rank, &trace, &writer);
     }
     began = JsonTime(WallNanos(writer.began().value_or(window.begin) + wall_minus_steady));

@@ -27,6 +27,9 @@ struct JobTrace {
   // Steps that every rank with steps has in the trace; none: no rank reports steps.
   int64_t first_step = 0;
   int64_t last_step = -1;
+  // "steps 41 to 60"; of a program that counts its steps anew in each epoch "steps 95 to 99 and 0
+  // to 50".
+  std::string shown;
   int steps = 0;
   int ranks = 0;
   // Those that ended in these steps.

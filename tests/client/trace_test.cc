@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <limits>
 #include <nlohmann/json.hpp>
 #include <optional>
 
@@ -46,6 +47,25 @@ v1::GetFlightRecordsResponse Rank(int rank, int64_t offset_ms, int steps, const 
     time.set_at_nanos((1000 + 10 * step) * kMilli);
   }
   return answer;
+}
+
+// The same with a report of each of these steps, in this order.
+v1::GetFlightRecordsResponse RankOf(int rank, const std::vector<int64_t>& steps,
+                                    const Json& operations = Json::array(), double now_ms = 4000) {
+  v1::GetFlightRecordsResponse answer = Rank(rank, 0, 0, operations, now_ms);
+  int64_t at = 1000;
+  for (const int64_t step : steps) {
+    v1::StepTime& time = *answer.mutable_record()->add_steps();
+    time.set_step(step);
+    time.set_at_nanos((at += 10) * kMilli);
+  }
+  return answer;
+}
+
+// These, then from `first` to `last`.
+std::vector<int64_t> Then(std::vector<int64_t> steps, int64_t first, int64_t last) {
+  for (int64_t step = first; step <= last; ++step) steps.push_back(step);
+  return steps;
 }
 
 Json Operation(int sequence, double submitted, double checked, double finished) {
@@ -139,6 +159,84 @@ TEST(TraceTest, ProgramsThatReportEachTenthStepHaveAtLeastSoManySteps) {
   const std::vector<Json> steps = Events(trace, "step");
   ASSERT_EQ(steps.size(), 2u);
   EXPECT_EQ(steps[0]["name"], "steps 41 to 50");
+}
+
+// 100 steps an epoch, and half of the next one.
+TEST(TraceTest, TheLastStepsAreThoseOfTheEpochThatIsUnderWay) {
+  const std::vector<int64_t> reported = Then(Then({}, 0, 99), 0, 50);
+  const std::vector<v1::GetFlightRecordsResponse> ranks = {RankOf(0, reported),
+                                                           RankOf(1, reported)};
+  const JobTrace trace = MakeTrace(Job(2), ranks, {}, 5);
+  EXPECT_EQ(trace.shown, "steps 46 to 50");
+  EXPECT_EQ(trace.first_step, 46);
+  EXPECT_EQ(trace.last_step, 50);
+  EXPECT_EQ(trace.steps, 5);
+  EXPECT_EQ(Events(trace, "step").size(), 10u);
+  // That is the report of step 45, the 146th.
+  EXPECT_EQ(Json::parse(trace.json)["otherData"]["began"], "2023-11-14T22:13:22.460Z");
+
+  const JobTrace both = MakeTrace(Job(2), ranks, {}, 60);
+  EXPECT_EQ(both.shown, "steps 91 to 99 and 0 to 50");
+  EXPECT_EQ(both.steps, 60);
+  const std::vector<Json> steps = Events(both, "step");
+  ASSERT_EQ(steps.size(), 120u);
+  EXPECT_EQ(steps[0]["name"], "step 91");
+  EXPECT_EQ(steps[9]["name"], "step 0");
+  EXPECT_EQ(steps[59]["name"], "step 50");
+  EXPECT_EQ(steps[59]["args"]["step"], 50);
+  for (size_t i = 0; i < 60; ++i) {
+    EXPECT_DOUBLE_EQ(steps[i]["ts"], 10'000.0 * static_cast<double>(i));
+    EXPECT_DOUBLE_EQ(steps[i]["dur"], 10'000);
+  }
+}
+
+TEST(TraceTest, ARankThatHasNotBegunTheEpochIsAmongTheStepsBefore) {
+  const JobTrace trace =
+      MakeTrace(Job(3),
+                {RankOf(0, Then(Then({}, 0, 99), 0, 1)), RankOf(1, Then({}, 0, 99)),
+                 RankOf(2, Then(Then({}, 0, 99), 0, 0))},
+                {}, 5);
+  EXPECT_EQ(trace.shown, "steps 95 to 99");
+  EXPECT_EQ(Events(trace, "step").size(), 15u);
+  for (const Json& step : Events(trace, "step")) EXPECT_DOUBLE_EQ(step["dur"], 10'000);
+}
+
+// One has kept more: its host counts more reports.
+TEST(TraceTest, EpochsOfRecordsThatBeginAtOtherStepsAreTheSame) {
+  const std::vector<int64_t> all = Then(Then(Then({}, 0, 99), 0, 99), 0, 20);
+  v1::GetFlightRecordsResponse shorter = RankOf(1, all);
+  shorter.mutable_record()->mutable_steps()->DeleteSubrange(0, 140);
+  for (const bool is_first : {false, true}) {
+    const JobTrace trace = is_first ? MakeTrace(Job(2), {shorter, RankOf(0, all)}, {}, 100)
+                                    : MakeTrace(Job(2), {RankOf(0, all), shorter}, {}, 100);
+    EXPECT_EQ(trace.shown, "steps 41 to 99 and 0 to 20");
+    EXPECT_EQ(Events(trace, "step").size(), 160u);
+    for (const Json& step : Events(trace, "step")) EXPECT_DOUBLE_EQ(step["dur"], 10'000);
+  }
+}
+
+TEST(TraceTest, StepsOfTwoEpochsThatAreLeftOutAreNamed) {
+  const JobTrace trace = MakeTrace(
+      Job(1), {RankOf(0, Then(Then({}, 1, 5), 1, 5), Operations(400, 1067.01, 1105), 1105)}, {}, 8);
+  EXPECT_EQ(trace.shown, "steps 3 to 5");
+  EXPECT_THAT(trace.notes,
+              ElementsAre("rank 0's record begins in the middle of step 2: it holds the last 380 "
+                          "operations of group world, so that steps 3 to 5 and 1 to 2 are left "
+                          "out"));
+}
+
+TEST(TraceTest, ProgramsThatReportEachTenthStepOfAnEpochHaveSlicesInOrder) {
+  const JobTrace trace = MakeTrace(Job(1), {RankOf(0, {10, 20, 30, 10, 20})}, {}, 15);
+  EXPECT_EQ(trace.shown, "steps 21 to 30 and 10 to 20");
+  std::vector<std::string> names;
+  for (const Json& step : Events(trace, "step")) names.push_back(step["name"]);
+  EXPECT_THAT(names, ElementsAre("steps 21 to 30", "step 10", "steps 11 to 20"));
+}
+
+TEST(TraceTest, NumbersThatHaveNoRoomOnOneAxisAreThoseOfTheLastEpoch) {
+  const JobTrace trace =
+      MakeTrace(Job(1), {RankOf(0, {7, 8, std::numeric_limits<int64_t>::max(), 1, 2, 3})}, {}, 5);
+  EXPECT_EQ(trace.shown, "steps 2 to 3");
 }
 
 // Perfetto drops what is before its time 0.
