@@ -69,6 +69,9 @@ std::vector<std::string> LogLines(const json& answer) {
     const std::string label = fmt::format("[{}] ", piece.value("rank", 0));
     for (std::string& line : Lines(piece.value("text", ""))) out.push_back(label + line);
   }
+  if (answer.value("more", false)) {
+    out.emplace_back("further output has no room here: meshrun logs shows it");
+  }
   if (answer.contains("problem")) out.push_back(OneLine(answer.value("problem", ""), 1000));
   if (out.empty()) out.emplace_back("its ranks have written nothing yet");
   return out;

@@ -47,6 +47,9 @@ class TopFeedTest : public ::testing::Test {
       Eventually([this] { return ends_.load(); });
     }
     json answer = json::object();
+    if (request.path.ends_with("/big/logs")) {
+      answer = {{"pieces", json::array({{{"rank", 0}, {"text", "step 7\n"}}})}, {"more", true}};
+    }
     if (request.path == "/api/v1/cluster") answer["now"] = JsonTime(Now());
     if (request.path == "/api/v1/jobs/geoid" && has_job_) answer = JobPage(request);
     return http::Response{.content_type = "application/json", .body = answer.dump()};
@@ -132,6 +135,16 @@ TEST_F(TopFeedTest, ALogComesWhileStacksAreAwaited) {
   EXPECT_FALSE(ends_);
   EXPECT_TRUE(feed_->Stop(seconds(30)));
   ends_ = true;
+}
+
+TEST_F(TopFeedTest, ALogThatIsCutSaysSo) {
+  std::atomic<bool> has_log{false};
+  feed_->AskLogs("big", [&](const std::vector<std::string>& lines) {
+    EXPECT_THAT(
+        lines, ElementsAre("[0] step 7", "further output has no room here: meshrun logs shows it"));
+    has_log = true;
+  });
+  EXPECT_TRUE(Eventually([&] { return has_log.load(); }));
 }
 
 TEST_F(TopFeedTest, AllRanksOfTheJobThatIsShownAreThere) {
