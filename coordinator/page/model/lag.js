@@ -22,6 +22,8 @@ export function lagLevel(lag, stepsPerSecond) {
 
 // By how much more of its time a rank computes than the median rank, while the others wait.
 const LEVEL_SHARES = [0.15, 0.3, 0.5];
+// A share is that of so many seconds at least.
+const LEAST_SECONDS = 1;
 
 // {kind, text, level} of a rank's cell. kind: "run", "begin", "end", "fail", "lost".
 // look: {highest, stepsPerSecond, failedRank, slow: set of ranks that the coordinator names}; with
@@ -59,16 +61,38 @@ function medianOf(values) {
   return values.sort((a, b) => a - b)[Math.floor(values.length / 2)];
 }
 
-// By rank: share of the time between two looks in which the rank waited for others, 0 to 1.
-export function waitShares(before, after) {
-  const shares = new Map();
-  for (const [number, now] of after) {
-    const then = before.get(number);
-    // A total that falls is that of another process.
-    if (!then || !(now.waited >= then.waited) || !(now.at > then.at)) continue;
-    shares.set(number, Math.min(1, (now.waited - then.waited) / (now.at - then.at)));
+// By rank: the share of its last steps in which it waited for others, 0 to 1. A rank says with a
+// step how long it has waited in all: only from one of its steps to a later one is that a share of
+// the time, and a look that finds no later step changes nothing.
+export class WaitShares {
+  shares = new Map();
+  #generation = -1;
+  // By rank: {at, waited} at a step; `at` in seconds of its host's clock.
+  #samples = new Map();
+
+  // Another look at the ranks of a generation.
+  look(generation, ranks) {
+    if (generation !== this.#generation) {
+      this.shares.clear();
+      this.#samples.clear();
+    }
+    this.#generation = generation;
+    for (const {assignment, progress} of ranks) this.#add(assignment.rank, progress);
   }
-  return shares;
+
+  #add(rank, progress) {
+    const now = {at: progress?.stepAtNanos / 1e9, waited: progress?.waitedSeconds};
+    if (!Number.isFinite(now.at) || !Number.isFinite(now.waited)) return;
+    const then = this.#samples.get(rank);
+    // A total or a clock that falls is that of another process.
+    if (!then || now.waited < then.waited || now.at < then.at) {
+      this.shares.delete(rank);
+      this.#samples.set(rank, now);
+    } else if (now.at - then.at >= LEAST_SECONDS) {
+      this.shares.set(rank, Math.min(1, (now.waited - then.waited) / (now.at - then.at)));
+      this.#samples.set(rank, now);
+    }
+  }
 }
 
 // {rank, node, sentence} of the rank that stands out, or null. In trainings that step together all

@@ -91,7 +91,7 @@ export class JobView {
           const answer = await get(
               `/jobs/${encodeURIComponent(this.id)}`,
               {firstRank: this.ranks.first, maxRanks: MOST_RANKS}, signal);
-          this.ranks.looked(answer.job, performance.now() / 1000);
+          this.ranks.looked(answer.job);
           if (this.ranks.first === 0) this.#events = answer.events;
           // The watch may have to wait for its turn.
           if (!this.#known) {
@@ -155,7 +155,7 @@ export class JobView {
           `/jobs/${encodeURIComponent(this.id)}`,
           {firstRank: this.ranks.first, maxRanks: MOST_RANKS});
       this.#events = answer.events.length ? answer.events : this.#events;
-      this.ranks.looked(answer.job, performance.now() / 1000);
+      this.ranks.looked(answer.job);
       this.#later();
     } catch (error) {
       if (error.status >= 400 && error.status < 500) this.#say(error.message);

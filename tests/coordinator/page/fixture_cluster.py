@@ -127,7 +127,8 @@ class Cluster:
                 progress["loss"] = loss
             for rank in job.view["ranks"]:
                 number = rank["assignment"]["rank"]
-                rank["progress"] = dict(progress, step=step - (lag or {}).get(number, 0), waitedSeconds=(waited or {}).get(number, 0.0))
+                rank["progress"] = dict(progress, step=step - (lag or {}).get(number, 0), waitedSeconds=(waited or {}).get(number, 0.0),
+                                        stepAtNanos=time.monotonic_ns())
             job.view["progress"] = dict(progress)
             if point:
                 job.curve.append({"at": now_text(), "step": step, **({} if loss is None else {"loss": loss}), "metrics": metrics})

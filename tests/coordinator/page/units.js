@@ -8,7 +8,7 @@ import {quote, submitCommand} from "/model/command.js";
 import {logTicks, pointsOf, segments, seriesNames, ticks} from "/model/curves.js";
 import {fold, MOST_POINTS} from "/model/fold.js";
 import {apiDuration, formatDuration, formatNumber, formatRate} from "/model/format.js";
-import {cellOf, lagLevel, slowest, waitShares} from "/model/lag.js";
+import {cellOf, lagLevel, slowest, WaitShares} from "/model/lag.js";
 import {LogBuffer, MOST_LINES} from "/model/log_buffer.js";
 import {formatRanks, parseRanks} from "/model/ranks.js";
 import {fraction, Rate, remaining, speedOf} from "/model/rate.js";
@@ -213,9 +213,7 @@ const tests = {
     equal([lagLevel(2, 0), lagLevel(6, 0), lagLevel(21, 0)], [1, 2, 3], "levels without a speed");
   },
   theSlowestRankIsTheOneThatDoesNotWait() {
-    const shares = waitShares(
-        new Map([[0, {at: 0, waited: 0}], [1, {at: 0, waited: 0}], [2, {at: 0, waited: 0}]]),
-        new Map([[0, {at: 10, waited: 6}], [1, {at: 10, waited: 0.1}], [2, {at: 10, waited: 6}]]));
+    const shares = new Map([[0, 0.6], [1, 0.01], [2, 0.6]]);
     equal(slowest({}, [rank(0, 5), rank(1, 5), rank(2, 5)], 1, shares)?.rank, 1, "rank");
     equal(slowest({}, [rank(0, 5), rank(1, 5)], 1, new Map()), null, "nothing is known");
     equal(
@@ -224,6 +222,39 @@ const tests = {
             shares)
             .rank,
         2, "the coordinator's word");
+  },
+  whatARankWaitsIsAShareOfItsStepsNotOfTheTimeBetweenLooks() {
+    const waits = new WaitShares();
+    // Steps of 10 s with 5 s of waiting; clocks of hosts began at other times.
+    const look = (generation, ...steps) => {
+      const report = (step, i) => ({
+        step,
+        waitedSeconds: 5 * step,
+        stepAtNanos: (1000 * i + 10 * step) * 1e9
+      });
+      waits.look(generation, steps.map((step, i) => ({...rank(i, step), progress: report(step, i)})));
+      return [...waits.shares];
+    };
+    equal(look(1, 1, 1), [], "a first step");
+    equal(look(1, 2, 1), [[0, 0.5]], "a look between the reports of two hosts");
+    for (let i = 0; i < 6; i += 1)
+      equal(look(1, 2, 2), [[0, 0.5], [1, 0.5]], "a look that finds no later step");
+    equal(look(1, 6, 5), [[0, 0.5], [1, 0.5]], "a look that has missed some");
+    equal(look(2, 6, 6), [], "another generation");
+    equal(look(2, 7, 3), [[0, 0.5]], "a total that falls");
+    const one = (waitedSeconds, stepAtNanos) =>
+        waits.look(2, [{...rank(0, 8), progress: {step: 8, waitedSeconds, stepAtNanos}}]);
+    one(50, undefined);
+    one(undefined, 1e12);
+    equal([...waits.shares], [[0, 0.5]], "a report that lacks one of them");
+  },
+  stepsOfMillisecondsHaveAShareToo() {
+    const waits = new WaitShares();
+    for (let ms = 0; ms <= 5000; ms += 250) {
+      const progress = {step: ms, waitedSeconds: 0.0002 * ms, stepAtNanos: ms * 1e6};
+      waits.look(1, [{...rank(0, ms), progress}]);
+    }
+    equal([...waits.shares].map(([, share]) => share.toFixed(6)), ["0.200000"], "share");
   },
   aCellSaysWhatItsRankDoes() {
     const look = {highest: 50, stepsPerSecond: 1, failedRank: 3, slow: new Set(), shares: null};

@@ -1,7 +1,7 @@
 // The mesh as a grid, the slowest rank, and all about the one that is chosen.
 
 import {formatNumber} from "../../model/format.js";
-import {cellOf, highestStep, slowest, waitShares} from "../../model/lag.js";
+import {cellOf, highestStep, slowest, WaitShares} from "../../model/lag.js";
 import {stateName} from "../../model/names.js";
 import {el, keyed, setText, show} from "../../ui/dom.js";
 import {axisWords, legend, RankGrid} from "../../ui/rank_grid.js";
@@ -12,8 +12,7 @@ const MOST_BEHIND = 8;
 export class JobRanks {
   first = 0;
   #progress = new Map();
-  #shares = new Map();
-  #last = null;
+  #waits = new WaitShares();
   #job = null;
   #rate = 0;
   #auto = true;
@@ -64,15 +63,10 @@ export class JobRanks {
   }
 
   // Another look at the ranks' progress.
-  looked(job, seconds) {
-    const now = new Map();
-    for (const {assignment, progress} of job.ranks) {
+  looked(job) {
+    for (const {assignment, progress} of job.ranks)
       this.#progress.set(assignment.rank, {generation: job.generation, progress});
-      now.set(assignment.rank, {at: seconds, waited: progress?.waitedSeconds});
-    }
-    if (this.#last && seconds - this.#last.seconds < 1) return;
-    if (this.#last?.generation === job.generation) this.#shares = waitShares(this.#last.ranks, now);
-    this.#last = {seconds, generation: job.generation, ranks: now};
+    this.#waits.look(job.generation, job.ranks);
   }
 
   update(job, rate) {
@@ -87,7 +81,7 @@ export class JobRanks {
       stepsPerSecond: rate,
       failedRank: failed,
       slow: new Set((job.stragglers ?? []).map((one) => one.rank)),
-      shares: this.colour.value === "computes" ? this.#shares : null
+      shares: this.colour.value === "computes" ? this.#waits.shares : null
     };
     const cells = new Map(ranks.map((rank) => [rank.assignment.rank, cellOf(rank, look)]));
     this.grid.update(ranks, job.mesh, (rank) => {
@@ -96,7 +90,7 @@ export class JobRanks {
     });
     this.#listBehind(cells, look.slow);
     const slow =
-        stateName(job.state) === "RUNNING" ? slowest(job, ranks, rate, this.#shares) : null;
+        stateName(job.state) === "RUNNING" ? slowest(job, ranks, rate, this.#waits.shares) : null;
     setText(
         this.slow,
         slow ? `Slowest: rank ${slow.rank} on ${slow.node} ${slow.sentence}.` :
@@ -149,7 +143,7 @@ export class JobRanks {
     const [words, text] = this.colour.value === "computes" ?
         [
           ["as the others", "more", "much more", "most of all"],
-          "Share of the last seconds in which a rank computed: the others wait for the one that computes longest."
+          "Share of its last steps in which a rank computed: the others wait for the one that computes longest."
         ] :
         [
           ["in step", "behind", "far behind, or slow", "very far behind"],
@@ -184,7 +178,7 @@ export class JobRanks {
         `Rank ${rank.assignment.rank} on ${rank.nodeName || rank.assignment.nodeId}`);
     keyed(
         this.panelFacts,
-        facts(rank, this.#job, this.#shares.get(rank.assignment.rank), highestStep(this.#shown())),
+        facts(rank, this.#job, this.#waits.shares.get(rank.assignment.rank), highestStep(this.#shown())),
         ([name]) => name, ([name]) => el("div", {}, el("dt", {}, name), el("dd")),
         (node, [, value]) => setText(node.lastChild, value));
     show(this.toStack, stateName(rank.state) === "RUNNING" && this.act.may());
