@@ -15,13 +15,13 @@ export function seriesNames(curve) {
   return [...(hasLoss ? ["loss"] : []), ...[...names].sort()];
 }
 
-// [{x, y, at}] in the order of the reports; `x` is the step.
+// [{x, y, at}] in the order of the reports; `x` is the step. `y` is a text where it is no finite
+// number: "NaN", "Infinity" or "-Infinity".
 export function pointsOf(curve, name) {
   const points = [];
   for (const point of curve) {
     const value = name === "loss" ? point.loss : point.metrics?.[name];
-    if (typeof value === "number" && Number.isFinite(value))
-      points.push({x: point.step, y: value, at: point.at});
+    if (value !== undefined) points.push({x: point.step, y: value, at: point.at});
   }
   return points;
 }
@@ -35,6 +35,21 @@ export function segments(points) {
       list.at(-1).push(point);
     else
       list.push([point]);
+  }
+  return list;
+}
+
+// A line is broken where a point cannot be drawn.
+export function pieces(points, isDrawn) {
+  const list = [];
+  let isOpen = false;
+  for (const point of points) {
+    const isPart = isDrawn(point);
+    if (isPart && isOpen)
+      list.at(-1).push(point);
+    else if (isPart)
+      list.push([point]);
+    isOpen = isPart;
   }
   return list;
 }

@@ -1,7 +1,8 @@
 // A curve with all points that were reported: drawn, read by hovering or by keys, and as a table.
+// What is no finite number is read, and stands in the table; the line has a gap there.
 
-import {logTicks, segments, ticks} from "../model/curves.js";
-import {formatClock, formatNumber} from "../model/format.js";
+import {logTicks, pieces, segments, ticks} from "../model/curves.js";
+import {count, formatClock, formatNumber} from "../model/format.js";
 
 import {el, setAttribute, setText, show, svg} from "./dom.js";
 
@@ -89,24 +90,26 @@ export class Curve {
     const width = this.plot.clientWidth;
     if (!width) return;
     setAttribute(this.canvas, "viewBox", `0 0 ${width} ${this.height}`);
-    const drawn = this.#series.map(
-        ({points}) => (this.#log ? points.filter((point) => point.y > 0) : points));
-    const all = drawn.flat();
+    const all = this.#series.flatMap(({points}) => points);
+    const drawn = all.filter((point) => this.#isDrawn(point));
     this.canvas.replaceChildren();
-    this.#scale = all.length ? scaleOf(all, width, this.height, this.#log) : null;
-    const total = this.#series.reduce((sum, one) => sum + one.points.length, 0);
-    setAttribute(this.element, "data-points", total);
+    this.#scale = drawn.length ? scaleOf(all, drawn, width, this.height, this.#log) : null;
+    setAttribute(this.element, "data-points", all.length);
     setAttribute(
         this.plot, "aria-valuemax",
         Math.max(0, (this.#series[this.#at.series]?.points.length ?? 0) - 1));
     if (!this.#scale) {
       this.canvas.append(svg("text", {x: width / 2, y: this.height / 2, class: "curve-empty"}));
       this.canvas.lastChild.textContent =
-          total ? "no value above 0 to show on a log scale" : "no report yet";
+          all.some(isNumber) ? "no value above 0 to show on a log scale" :
+          all.length         ? `no finite number in ${count(all.length, "report")}` :
+                               "no report yet";
       return;
     }
     drawAxes(this.canvas, this.#scale, width, this.height);
-    drawn.forEach((points, i) => drawSeries(this.canvas, points, this.#scale, i));
+    this.#series.forEach(
+        ({points}, i) => drawSeries(
+            this.canvas, points, (point) => this.#isDrawn(point), this.#scale, i));
     this.mark = svg("g", {class: "curve-mark"}, svg("line", {}), svg("circle", {r: 4.5}));
     this.canvas.append(this.mark);
     this.#drawMark();
@@ -115,6 +118,10 @@ export class Curve {
       this.legend.replaceChildren(
           ...this.#series.map(({label}, i) => el("span", {class: `legend series-${i}`}, label)));
     }
+  }
+
+  #isDrawn(point) {
+    return isNumber(point) && (!this.#log || point.y > 0);
   }
 
   #point() {
@@ -130,15 +137,20 @@ export class Curve {
   #drawMark() {
     const point = this.#point();
     if (!this.mark || !this.#scale) return;
-    const visible = Boolean(point) && (!this.#log || point.y > 0);
-    setAttribute(this.mark, "visibility", visible ? "visible" : "hidden");
-    if (!visible) return;
+    setAttribute(this.mark, "visibility", point ? "visible" : "hidden");
+    if (!point) return;
     const x = this.#scale.x(point.x);
     const [line, dot] = this.mark.children;
     for (const [name, value] of [["x1", x], ["x2", x], ["y1", TOP], ["y2", this.height - BOTTOM]])
       line.setAttribute(name, value);
     dot.setAttribute("cx", x);
-    dot.setAttribute("cy", this.#scale.y(point.y));
+    dot.setAttribute("cy", this.#height(point));
+    setAttribute(dot, "visibility", this.#isDrawn(point) ? null : "hidden");
+  }
+
+  // What cannot be drawn is at the bottom.
+  #height(point) {
+    return this.#isDrawn(point) ? this.#scale.y(point.y) : this.height - BOTTOM;
   }
 
   // The chosen point, else the last one.
@@ -150,6 +162,7 @@ export class Curve {
     const value = point ? formatNumber(point.y) : "";
     const time = chosen ? `, ${formatClock(Date.parse(chosen.at))}` : "";
     setText(this.reading, chosen ? `${label}step ${point.x}: ${value}${time}` : value);
+    setAttribute(this.reading, "data-tone", point && !isNumber(point) ? "bad" : null);
     setAttribute(this.plot, "aria-valuenow", Math.max(0, this.#at.point));
     setAttribute(
         this.plot, "aria-valuetext",
@@ -162,7 +175,7 @@ export class Curve {
     let best = {distance: Infinity};
     this.#series.forEach(({points}, series) => points.forEach((point, i) => {
       const distance = Math.abs(this.#scale.x(point.x) - (event.clientX - box.left)) +
-          Math.abs(this.#scale.y(point.y) - (event.clientY - box.top)) / 50;
+          Math.abs(this.#height(point) - (event.clientY - box.top)) / 50;
       if (distance < best.distance) best = {distance, series, i};
     }));
     if (best.i !== undefined) this.#choose(best.i, best.series);
@@ -209,9 +222,14 @@ export class Curve {
   }
 }
 
-function scaleOf(points, width, height, log) {
-  const xs = points.map((point) => point.x);
-  const ys = points.map((point) => point.y);
+function isNumber(point) {
+  return Number.isFinite(point.y);
+}
+
+// Over the steps of all points, and the values of those that are drawn.
+function scaleOf(all, drawn, width, height, log) {
+  const xs = all.map((point) => point.x);
+  const ys = drawn.map((point) => point.y);
   const range = (values) => values.reduce(
       ([low, high], value) => [Math.min(low, value), Math.max(high, value)], [Infinity, -Infinity]);
   const [x0, x1] = range(xs);
@@ -246,15 +264,17 @@ function drawAxes(canvas, scale, width, height) {
 }
 
 // The points stand in one path of dots: thousands of them cost one element.
-function drawSeries(canvas, points, scale, index) {
+function drawSeries(canvas, points, isDrawn, scale, index) {
   const place = (point) => `${scale.x(point.x).toFixed(1)} ${scale.y(point.y).toFixed(1)}`;
-  const lines = segments(points).map((part) => `M${part.map(place).join("L")}`);
+  const line = (piece) => `M${piece.map(place).join("L")}`;
+  const lines = segments(points).map((part) => pieces(part, isDrawn).map(line).join(""));
   // What was before a restart stays, and steps back.
   const before = lines.slice(0, -1).join("");
   if (before) canvas.append(svg("path", {d: before, class: `curve-line before series-${index}`}));
-  const dots = points.map((point) => `M${place(point)}h0`).join("");
+  const drawn = points.filter(isDrawn);
+  const dots = drawn.map((point) => `M${place(point)}h0`).join("");
   canvas.append(
       svg("path", {d: lines.at(-1) ?? "", class: `curve-line series-${index}`}),
       svg("path",
-          {d: dots, class: `curve-dots series-${index}${points.length > 300 ? " many" : ""}`}));
+          {d: dots, class: `curve-dots series-${index}${drawn.length > 300 ? " many" : ""}`}));
 }

@@ -5,7 +5,7 @@ import {attention} from "/model/attention.js";
 import {capacity} from "/model/capacity.js";
 import {consequences, generations, incidentOf, incidents} from "/model/causes.js";
 import {quote, submitCommand} from "/model/command.js";
-import {logTicks, pointsOf, segments, seriesNames, ticks} from "/model/curves.js";
+import {logTicks, pieces, pointsOf, segments, seriesNames, ticks} from "/model/curves.js";
 import {fold, MOST_POINTS} from "/model/fold.js";
 import {apiDuration, formatDuration, formatNumber, formatRate} from "/model/format.js";
 import {cellOf, lagLevel, slowest, WaitShares} from "/model/lag.js";
@@ -19,6 +19,7 @@ import {leftOut, mergeStacks} from "/model/stacks.js";
 import {poll} from "/net/poll.js";
 import {openStream} from "/net/stream.js";
 import {progressFacts} from "/ui/bar.js";
+import {Curve} from "/ui/curve.js";
 import {JobHead} from "/views/job/head.js";
 import {JobStacks} from "/views/job/stacks.js";
 
@@ -133,10 +134,52 @@ const tests = {
     if (known.curve.length > MOST_POINTS) throw new Error(`${known.curve.length} points`);
     equal([known.curve[0].step, known.curve.at(-1).step], [0, MOST_POINTS + 49], "first and last");
   },
-  aCurveHasOnlyNumbersAndTheLossFirst() {
+  aCurveHasAllReportsAndTheLossFirst() {
     const curve = [{step: 1, loss: 2, metrics: {b: 1, a: "NaN"}}, {step: 2, metrics: {a: 3}}];
     equal(seriesNames(curve), ["loss", "a", "b"], "names");
-    equal(pointsOf(curve, "a").map((point) => [point.x, point.y]), [[2, 3]], "points");
+    equal(
+        pointsOf(curve, "a").map((point) => [point.x, point.y]), [[1, "NaN"], [2, 3]], "points");
+    equal(pointsOf(curve, "b").map((point) => [point.x, point.y]), [[1, 1]], "another's points");
+  },
+  aValueThatCannotBeDrawnBreaksTheLine() {
+    const points = [1, 2, "NaN", 4, 5, "Infinity", "NaN"].map((y, x) => ({x, y}));
+    const lengths = (isDrawn) => pieces(points, isDrawn).map((piece) => piece.length);
+    equal(lengths(({y}) => typeof y === "number"), [2, 2], "numbers");
+    equal(lengths(({y}) => typeof y === "number" && y > 1), [1, 2], "of them those above 1");
+    equal(pieces([], () => true), [], "no point");
+  },
+  aCurvesReadingIsItsLastReportWhateverItIs() {
+    const curve = new Curve("val_loss", 120);
+    const at = "2026-11-30T10:00:00Z";
+    const show = (...values) =>
+        curve.update([{label: "j", points: values.map((y, i) => ({x: 100 * i, y, at}))}]);
+    const lines = () => curve.canvas.querySelector(".curve-line")?.getAttribute("d") ?? "";
+    const has = (what) => curve.element.querySelectorAll(what).length;
+    document.body.append(curve.element);
+    try {
+      show(0.5, 0.41, "NaN", "NaN");
+      equal(curve.reading.textContent, "NaN", "the reading");
+      equal(curve.plot.getAttribute("aria-valuetext"), "step 300, val_loss NaN", "as read aloud");
+      equal([lines().split("M").length - 1, /NaN/.test(lines())], [1, false], "the line");
+      show(0.5, 0.41, "NaN", 0.4, 0.3);
+      equal([curve.reading.textContent, lines().split("M").length - 1], ["0.3", 2], "a gap");
+      equal(has(".curve-line.before"), 0, "and no line of before a restart");
+      curve.plot.dispatchEvent(new KeyboardEvent("keydown", {key: "Home"}));
+      curve.plot.dispatchEvent(new KeyboardEvent("keydown", {key: "PageDown"}));
+      curve.plot.dispatchEvent(new KeyboardEvent("keydown", {key: "ArrowLeft"}));
+      curve.plot.dispatchEvent(new KeyboardEvent("keydown", {key: "ArrowLeft"}));
+      equal(/^step 200: NaN, /.test(curve.reading.textContent), true, "the point in the gap");
+      equal(curve.mark.lastChild.getAttribute("visibility"), "hidden", "its mark has no dot");
+      show("NaN", "Infinity");
+      equal(
+          curve.canvas.textContent, "no finite number in 2 reports", "a curve without a number");
+      curve.details.open = true;
+      show("NaN", 0.4, "-Infinity");
+      const cells = [...curve.table.tBodies[0].rows].map((row) => row.cells[1].textContent);
+      equal(cells, ["NaN", "0.4", "-Infinity"], "the table");
+    } finally {
+      curve.element.remove();
+    }
   },
   aRestartBeginsAnotherLine() {
     equal(
