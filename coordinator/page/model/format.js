@@ -59,6 +59,13 @@ export function formatNumber(value) {
   return value.toExponential(3).replace(/\.?0+e/, "e").replace("e+", "e");
 }
 
+// "since 13:35:00", the time of a job's last step, or "seen since 14:05:00", where that is not
+// known; "" for a job that makes steps. Of speedOf.
+export function formatIdle({idleSince, seenSince}) {
+  if (Number.isFinite(idleSince)) return `since ${formatClock(idleSince * 1000)}`;
+  return Number.isFinite(seenSince) ? `seen since ${formatClock(seenSince * 1000)}` : "";
+}
+
 export function formatRate(stepsPerSecond) {
   if (!stepsPerSecond || stepsPerSecond <= 0) return "";
   return stepsPerSecond >= 1 ? `${Number(stepsPerSecond.toPrecision(3))} step/s` :

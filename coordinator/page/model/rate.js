@@ -6,9 +6,39 @@ const WINDOW_SECONDS = 15;
 // Steps have stopped when the last is this many intervals old, and at least WINDOW_SECONDS.
 const IDLE_INTERVALS = 5;
 
-// Samples of (seconds, step), newest last. Steps that go back, as after a restart, begin anew.
+// Samples of (seconds, step), newest last: when a step was reported. Steps that go back, as after a
+// restart, begin anew.
 export class Rate {
   #samples = [];
+  #seen = NaN;
+  #seenSince = NaN;
+
+  // The step of the last look; NaN before the first one.
+  get seen() {
+    return this.#seen;
+  }
+
+  // Since when looks find the step, where nobody knows when it was reported; else NaN.
+  get seenSince() {
+    return this.#seenSince;
+  }
+
+  // A look at the job. Only another step than that of the look before is a report of this moment,
+  // and only where no look between the two was left out.
+  look(seconds, step, isWatched = true) {
+    if (!Number.isFinite(seconds) || !Number.isFinite(step) || step === this.#seen) return;
+    if (isWatched && Number.isFinite(this.#seen)) {
+      // What the job did between the last sample and the first look is not known.
+      if (!this.#isInPace(seconds)) this.#samples = [];
+      this.#seenSince = NaN;
+      this.add(seconds, step);
+    } else {
+      const last = this.#samples.at(-1);
+      this.#seenSince = step === last?.step ? NaN : seconds;
+      if (step < last?.step) this.#samples = [];
+    }
+    this.#seen = step;
+  }
 
   add(seconds, step) {
     if (!Number.isFinite(seconds) || !Number.isFinite(step)) return;
@@ -20,7 +50,12 @@ export class Rate {
       this.#samples.shift();
   }
 
-  // Steps per second; 0 where nothing is known.
+  // Steps per second at that time; 0 where nothing is known.
+  at(now) {
+    return this.#isInPace(now) ? this.value() : 0;
+  }
+
+  // Steps per second of the samples.
   value() {
     if (this.#samples.length < 2) return 0;
     const first = this.#samples[0];
@@ -30,32 +65,53 @@ export class Rate {
         0;
   }
 
-  // Seconds of the last step.
+  // Seconds of the last step; NaN where nobody knows.
   last() {
-    return this.#samples.at(-1)?.seconds ?? NaN;
+    return Number.isNaN(this.#seenSince) ? this.#samples.at(-1)?.seconds ?? NaN : NaN;
   }
 
   isIdle(now) {
     if (this.#samples.length < 2) return false;
+    const since = Number.isNaN(this.#seenSince) ? this.last() : this.#seenSince;
+    return now - since > Math.max(WINDOW_SECONDS, IDLE_INTERVALS * this.#longest());
+  }
+
+  // Whether the step that is seen is the one that is due by now, where nobody knows when it was
+  // reported. The next report may be as far away as the longest interval.
+  #isInPace(now) {
+    if (Number.isNaN(this.#seenSince)) return true;
+    const rate = this.value();
+    if (!(rate > 0)) return false;
+    const last = this.#samples.at(-1);
+    const due = last.seconds + (this.#seen - last.step) / rate;
+    return Math.abs(now - due) <= this.#longest() + WINDOW_SECONDS;
+  }
+
+  // Seconds of the longest interval.
+  #longest() {
     const intervals = this.#samples.slice(1).map(
         ({seconds}, i) => seconds - this.#samples[i].seconds);
-    return now - this.last() > Math.max(WINDOW_SECONDS, IDLE_INTERVALS * Math.max(...intervals));
+    return Math.max(0, ...intervals);
   }
 }
 
+// The points of a curve are reports, with their times.
 export function rateOfCurve(curve) {
   const rate = new Rate();
   for (const point of curve.slice(-64)) rate.add(Date.parse(point.at) / 1000, point.step);
   return rate;
 }
 
-// {stepsPerSecond, idleSince}: 0 and NaN where nothing is known. Only a job that runs makes
-// steps; `idleSince` is the time of its last one, where it makes none.
+// {stepsPerSecond, idleSince, seenSince}: 0 and NaN where nothing is known. Only a job that runs
+// makes steps. Where it makes none, `idleSince` is the time of its last one, and `seenSince` that of
+// the look from which on none was seen, where the last one's time is not known.
 export function speedOf(job, rate, nowMs) {
-  if (!rate || stateName(job.state) !== "RUNNING") return {stepsPerSecond: 0, idleSince: NaN};
-  if (job.hang || job.pausedSince || rate.isIdle(nowMs / 1000))
-    return {stepsPerSecond: 0, idleSince: rate.last()};
-  return {stepsPerSecond: rate.value(), idleSince: NaN};
+  const now = nowMs / 1000;
+  if (!rate || stateName(job.state) !== "RUNNING")
+    return {stepsPerSecond: 0, idleSince: NaN, seenSince: NaN};
+  if (job.hang || job.pausedSince || rate.isIdle(now))
+    return {stepsPerSecond: 0, idleSince: rate.last(), seenSince: rate.seenSince};
+  return {stepsPerSecond: rate.at(now), idleSince: NaN, seenSince: NaN};
 }
 
 // Seconds, or NaN where nobody can tell.

@@ -3,18 +3,22 @@
 import {hasEnded} from "./names.js";
 import {Rate, speedOf} from "./rate.js";
 
+// More seconds than two looks lie apart while somebody looks.
+const LONGEST_PAUSE_MS = 20000;
+
 export class Rates {
   #jobs = new Map();
   #nowMs = 0;
 
   add(jobs, nowMs) {
+    const isWatched = nowMs - this.#nowMs <= LONGEST_PAUSE_MS;
     this.#nowMs = nowMs;
     const seen = new Set();
     for (const job of jobs) {
       if (hasEnded(job) || job.progress?.step === undefined) continue;
       seen.add(job.jobId);
       if (!this.#jobs.has(job.jobId)) this.#jobs.set(job.jobId, new Rate());
-      this.#jobs.get(job.jobId).add(nowMs / 1000, job.progress.step);
+      this.#jobs.get(job.jobId).look(nowMs / 1000, job.progress.step, isWatched);
     }
     for (const id of this.#jobs.keys())
       if (!seen.has(id)) this.#jobs.delete(id);

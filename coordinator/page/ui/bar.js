@@ -1,6 +1,6 @@
 // How far a job is, as a bar with its numbers.
 
-import {formatClock, formatDuration, formatNumber, formatRate} from "../model/format.js";
+import {formatDuration, formatIdle, formatNumber, formatRate} from "../model/format.js";
 import {fraction, remaining} from "../model/rate.js";
 
 import {el, setAttribute, setStyle} from "./dom.js";
@@ -26,7 +26,8 @@ export function setBar(node, progress) {
 }
 
 // "40 %", "step 1200 of 3000", "85 step/s", "21s left", "loss 0.01"; speed: that of speedOf.
-export function progressFacts({progress}, {stepsPerSecond, idleSince}) {
+export function progressFacts({progress}, speed) {
+  const {stepsPerSecond} = speed;
   const facts = [];
   const part = fraction(progress);
   if (!Number.isNaN(part)) facts.push(`${Math.floor(part * 100 + 1e-9)} %`);
@@ -34,9 +35,9 @@ export function progressFacts({progress}, {stepsPerSecond, idleSince}) {
     facts.push(
         progress.totalSteps ? `step ${progress.step} of ${progress.totalSteps}` :
                               `step ${progress.step}`);
-  const speed = formatRate(stepsPerSecond);
-  if (speed) facts.push(speed);
-  if (Number.isFinite(idleSince)) facts.push(`no step since ${formatClock(idleSince * 1000)}`);
+  const [rate, idle] = [formatRate(stepsPerSecond), formatIdle(speed)];
+  if (rate) facts.push(rate);
+  if (idle) facts.push(`no step ${idle}`);
   const left = remaining(progress, stepsPerSecond);
   if (Number.isFinite(left)) facts.push(`${formatDuration(Math.ceil(left))} left`);
   if (progress?.loss !== undefined) facts.push(`loss ${formatNumber(progress.loss)}`);

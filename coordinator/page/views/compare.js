@@ -105,8 +105,7 @@ function differences(answers) {
     [
       "steps per second",
       ({job, curve}) => formatNumber(
-          (hasEnded(job) ? meanRate(curve) :
-                           speedOf(job, rateOfCurve(curve), now).stepsPerSecond) ||
+          (hasEnded(job) ? meanRate(curve) : rateNow(job, curve, now)) ||
           undefined)
     ],
     ["ran", ({job}) => (job.startedAt ? formatDuration(runSeconds(job, now)) : "–")],
@@ -127,6 +126,12 @@ function markWords(cell, command, other) {
       el("code", {},
          ...command.split(" ").flatMap(
              (word) => [known.has(word) ? word : el("mark", {}, word), " "])));
+}
+
+function rateNow(job, curve, now) {
+  const rate = rateOfCurve(curve);
+  rate.look(now / 1000, job.progress?.step);
+  return speedOf(job, rate, now).stepsPerSecond;
 }
 
 // Over its whole run.

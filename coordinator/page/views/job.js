@@ -80,7 +80,7 @@ export class JobView {
       on: (event, data) => {
         if (event !== "change") return;
         this.#known = fold(this.#known, data);
-        this.#changed();
+        this.#changed(Boolean(data.job));
       },
       refused: (error) => this.#say(error.message),
     });
@@ -96,7 +96,7 @@ export class JobView {
           // The watch may have to wait for its turn.
           if (!this.#known) {
             this.#known = fold(null, answer);
-            this.#changed();
+            this.#changed(true);
           }
           this.#later();
         },
@@ -132,10 +132,12 @@ export class JobView {
     this.#later();
   }
 
-  #changed() {
+  // isWhole: the job was not told as a change, as after another connection.
+  #changed(isWhole) {
     const {job, curve} = this.#known;
-    this.#rate ??= rateOfCurve(curve);
-    this.#rate.add(serverNow() / 1000, job.progress?.step);
+    const step = job.progress?.step;
+    if (isWhole && step !== this.#rate?.seen) this.#rate = rateOfCurve(curve);
+    this.#rate.look(serverNow() / 1000, step, !isWhole);
     const state = `${stateName(job.state)} ${job.generation}`;
     if (state !== this.#state) {
       const first = this.#state === "";

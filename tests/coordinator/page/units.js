@@ -11,7 +11,7 @@ import {apiDuration, formatDuration, formatNumber, formatRate} from "/model/form
 import {cellOf, lagLevel, slowest, WaitShares} from "/model/lag.js";
 import {LogBuffer, MOST_LINES} from "/model/log_buffer.js";
 import {formatRanks, parseRanks} from "/model/ranks.js";
-import {fraction, Rate, remaining, speedOf} from "/model/rate.js";
+import {fraction, Rate, rateOfCurve, remaining, speedOf} from "/model/rate.js";
 import {Rates} from "/model/rates.js";
 import {routeOf} from "/model/route.js";
 import {EventParser} from "/model/sse.js";
@@ -239,12 +239,81 @@ const tests = {
   theRatesOfManyJobsStopWithThem() {
     const rates = new Rates();
     const job = (state, step) => ({jobId: "j", state: `JOB_STATE_${state}`, progress: {step}});
-    rates.add([job("RUNNING", 10)], 1000);
-    rates.add([job("RUNNING", 20)], 3000);
-    equal(rates.of(job("RUNNING", 20)).stepsPerSecond, 5, "it runs");
-    equal(rates.of(job("SUSPENDED", 20)).stepsPerSecond, 0, "it is suspended");
-    rates.add([job("RUNNING", 20)], 30000);
-    equal(rates.of(job("RUNNING", 20)), {stepsPerSecond: 0, idleSince: 3}, "it stands still");
+    for (const second of [1, 3, 5]) rates.add([job("RUNNING", 5 * second)], 1000 * second);
+    equal(rates.of(job("RUNNING", 25)).stepsPerSecond, 5, "it runs");
+    equal(rates.of(job("SUSPENDED", 25)).stepsPerSecond, 0, "it is suspended");
+    rates.add([job("RUNNING", 25)], 30000);
+    equal(
+        rates.of(job("RUNNING", 25)), {stepsPerSecond: 0, idleSince: 5, seenSince: NaN},
+        "it stands still");
+  },
+  aFirstLookInTheMiddleOfAStepIsNoReport() {
+    const rates = new Rates();
+    const said = (seconds, step, more = {}) => {
+      const job = {jobId: "j", state: "JOB_STATE_RUNNING", progress: {step}, ...more};
+      rates.add([job], 1000 * seconds);
+      const {stepsPerSecond, idleSince, seenSince} = rates.of(job);
+      return [stepsPerSecond, idleSince, seenSince];
+    };
+    const nothing = [0, NaN, NaN];
+    equal(said(0, 7), nothing, "a first look");
+    equal(said(2, 8), nothing, "a step that began before it");
+    for (let second = 4; second < 62; second += 2) equal(said(second, 8), nothing, `${second} s`);
+    equal(said(62, 9), [1 / 60, NaN, NaN], "a whole step");
+    equal(said(64, 9, {hang: "rank 3 hangs"}), [0, 62, NaN], "its last step was seen");
+    equal(said(600, 9, {hang: "rank 3 hangs"}), [0, 62, NaN], "after a pause of the looks too");
+    equal(
+        said(1200, 20, {hang: "rank 3 hangs"}), [0, NaN, 1200],
+        "a step that was made while nobody looked");
+    equal(said(1202, 20, {hang: "rank 3 hangs"}), [0, NaN, 1200], "and no other one");
+    equal(said(1204, 21), nothing, "it goes on, after nobody knows how long");
+    for (let second = 1214; second < 1264; second += 10) equal(said(second, 21), nothing, "a step");
+    equal(said(1264, 22), [1 / 60, NaN, NaN], "at its speed");
+  },
+  aSpeedEndsWithTheStepsThatNobodySaw() {
+    // A point every 2 minutes, a step a second, until 1920 s; the last point is of 1800 s.
+    const curve = [...Array(15).keys()].map((i) => ({
+      step: 120 * (i + 1),
+      at: new Date(120000 * (i + 1)).toISOString()
+    }));
+    const opened = (step, seconds, more = {}) => {
+      const rate = rateOfCurve(curve);
+      rate.look(seconds, step);
+      return (now) => {
+        const job = {state: "JOB_STATE_RUNNING", progress: {step}, ...more};
+        const {stepsPerSecond, idleSince, seenSince} = speedOf(job, rate, 1000 * now);
+        return [stepsPerSecond, idleSince, seenSince];
+      };
+    };
+    equal(opened(1890, 1890)(1890), [1, NaN, NaN], "it makes steps");
+    equal(opened(1920, 2520)(2520), [0, NaN, NaN], "10 minutes after its last step");
+    equal(opened(1920, 2520)(3200), [0, NaN, 2520], "and no step since then");
+    equal(opened(1920, 1921)(2100), [0, NaN, NaN], "it stands still while the page is open");
+    const hang = {hang: "rank 3 hangs"};
+    equal(opened(1920, 2520, hang)(2530), [0, NaN, 2520], "it hangs, since nobody knows when");
+    equal(opened(1800, 2520, hang)(2530), [0, 1800, NaN], "its last step is a point");
+    equal(opened(40, 2520)(2530), [0, NaN, NaN], "it has begun anew");
+    const rate = rateOfCurve(curve);
+    for (const [seconds, step] of [[2520, 1920], [2900, 1921], [2901, 1922]])
+      rate.look(seconds, step);
+    equal(rate.at(2901), 1, "it goes on: the standstill is no part of its speed");
+  },
+  whatIsNotKnownOfTheLastStepIsNotSaid() {
+    const job = {state: "JOB_STATE_RUNNING", progress: {step: 3}};
+    const said = (speed) => {
+      const head = new JobHead("j");
+      head.update(job, {stepsPerSecond: 0, ...speed}, 0);
+      const fact = head.facts.querySelector("[data-fact=Speed] dd")?.textContent ?? "";
+      return [fact.replace(/[\d-]+ /g, "").replace(/\d/g, "0"),
+              progressFacts(job, {stepsPerSecond: 0, ...speed}).filter((text) => /no/.test(text))
+                  .length];
+    };
+    const at = Date.now() / 1000;
+    equal(
+        said({idleSince: at, seenSince: NaN}), ["no step since 00:00:00", 1], "the last step");
+    equal(
+        said({idleSince: NaN, seenSince: at}), ["no step seen since 00:00:00", 1], "a look");
+    equal(said({idleSince: NaN, seenSince: NaN}), ["", 0], "it makes steps, or nothing is known");
   },
   lagCountsInTimeWhereTheSpeedIsKnown() {
     equal(

@@ -1,6 +1,6 @@
 // Where the job stands: its state with the reason, progress, speed, the time left.
 
-import {formatClock, formatDuration, formatNumber, formatRate, parseDuration, parseTime} from "../../model/format.js";
+import {formatClock, formatDuration, formatIdle, formatNumber, formatRate, parseDuration, parseTime} from "../../model/format.js";
 import {hasEnded, stateName} from "../../model/names.js";
 import {fraction, remaining, runSeconds} from "../../model/rate.js";
 import {badge, setBadge} from "../../ui/badge.js";
@@ -42,8 +42,10 @@ export class JobHead {
 }
 
 // [[name, value, unit, tone]]
-function facts(job, {stepsPerSecond, idleSince}, now) {
+function facts(job, speed, now) {
   const list = [];
+  const {stepsPerSecond} = speed;
+  const idle = formatIdle(speed);
   const {progress} = job;
   const ended = hasEnded(job);
   const part = fraction(progress);
@@ -66,8 +68,8 @@ function facts(job, {stepsPerSecond, idleSince}, now) {
     ]);
   if (stepsPerSecond > 0)
     list.push(["Speed", ...formatRate(stepsPerSecond).split(" ")]);
-  else if (Number.isFinite(idleSince))
-    list.push(["Speed", "no step", `since ${formatClock(idleSince * 1000)}`, "warn"]);
+  else if (idle)
+    list.push(["Speed", "no step", idle, "warn"]);
   const limit = parseDuration(job.spec?.timeLimit);
   const ran = runSeconds(job, now);
   if (job.startedAt)
