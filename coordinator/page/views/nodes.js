@@ -1,6 +1,7 @@
 // The cluster: who leads, each node with its slots, its GPUs and what runs there, and what
 // happened.
 
+import {coverage} from "../model/coverage.js";
 import {
   apiDuration,
   count,
@@ -57,7 +58,8 @@ export class NodesView {
         get("/jobs", {runningFirst: "true", activeOnly: "true", pageSize: 200}, signal)
       ]);
       setServerClock(cluster.now);
-      const update = () => measured("nodes", () => this.#update(cluster, nodes.nodes));
+      const covers = coverage(jobs.jobs, jobs.nextPageToken, cluster.jobsActive);
+      const update = () => measured("nodes", () => this.#update(cluster, nodes.nodes, covers));
       update();
       if (await this.#placements.learn(jobs.jobs, signal)) update();
     }, () => pace(this.body.childElementCount), (error) => this.#say(error));
@@ -76,7 +78,7 @@ export class NodesView {
     show(this.problem, Boolean(error));
   }
 
-  #update(cluster, nodes) {
+  #update(cluster, nodes, {looked, active, isCutRunning}) {
     const now = serverNow();
     setText(
         this.coordinator,
@@ -92,7 +94,9 @@ export class NodesView {
           setText(node.lastChild, ` ${one.name} at ${one.address}`);
         });
     setText(
-        this.summary, `${cluster.nodesHealthy} of ${count(cluster.nodesTotal, "node")} healthy`);
+        this.summary,
+        `${cluster.nodesHealthy} of ${count(cluster.nodesTotal, "node")} healthy${
+            isCutRunning ? `; ranks of ${looked} of ${active} active jobs are shown` : ""}`);
     keyed(
         this.body, nodes, (node) => node.nodeId, (node) => this.#row(node),
         (row, node) => this.#updateRow(row, node, now));

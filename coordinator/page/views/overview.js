@@ -3,10 +3,12 @@
 
 import {attention} from "../model/attention.js";
 import {capacity} from "../model/capacity.js";
+import {coverage, restText, verdict} from "../model/coverage.js";
 import {count, formatDuration, formatNumber, parseTime} from "../model/format.js";
 import {hasEnded, stateName, waits} from "../model/names.js";
 import {Rates} from "../model/rates.js";
 import {get} from "../net/api.js";
+import {FailedJobs} from "../net/failed_jobs.js";
 import {serverNow, setServerClock} from "../net/link.js";
 import {pace, poll} from "../net/poll.js";
 import {badge, setBadge} from "../ui/badge.js";
@@ -14,6 +16,7 @@ import {bar, progressFacts, setBar} from "../ui/bar.js";
 import {el, keyed, measured, setAttribute, setText, show} from "../ui/dom.js";
 import {eventTable} from "../ui/event_table.js";
 
+const MOST_JOBS = 200;
 // The page of jobs has all of them.
 const MOST_RUNNING = 60;
 const MOST_WAITING = 20;
@@ -21,6 +24,7 @@ const MOST_WAITING = 20;
 export class OverviewView {
   title = "Overview";
   #rates = new Rates();
+  #failed = new FailedJobs();
 
   constructor() {
     this.verdict = el("p", {class: "verdict", role: "status"}, "Asking the coordinator …");
@@ -45,14 +49,14 @@ export class OverviewView {
     this.polling = poll(async (signal) => {
       const [cluster, nodes, jobs] = await Promise.all([
         get("/cluster", {events: 20}, signal), get("/nodes", {}, signal),
-        get("/jobs", {runningFirst: "true", pageSize: 200}, signal)
+        get("/jobs", {runningFirst: "true", pageSize: MOST_JOBS}, signal)
       ]);
       setServerClock(cluster.now);
       this.seen = nodes.nodes.length + jobs.jobs.length;
-      // Whether there are more than one page that have not ended.
-      const last = jobs.jobs.at(-1);
-      this.hasMore = Boolean(jobs.nextPageToken) && !hasEnded(last);
-      measured("overview", () => this.#update(cluster, nodes.nodes, jobs.jobs));
+      this.covers = coverage(jobs.jobs, jobs.nextPageToken, cluster.jobsActive);
+      if (jobs.nextPageToken) await this.#failed.ask(signal);
+      const failed = jobs.nextPageToken ? this.#failed : {jobs: [], hasAll: true};
+      measured("overview", () => this.#update(cluster, nodes.nodes, jobs.jobs, failed));
     }, () => pace(this.seen ?? 0), (error) => setText(this.verdict, error.message));
   }
 
@@ -60,13 +64,15 @@ export class OverviewView {
     this.polling.stop();
   }
 
-  #update(cluster, nodes, jobs) {
+  // failed: jobs that failed, some of which may be in `jobs` too.
+  #update(cluster, nodes, jobs, failed) {
     const now = serverNow();
     this.#rates.add(jobs, now);
-    const problems = attention(cluster, nodes, jobs, now);
-    setText(
-        this.verdict,
-        problems.length ? `${count(problems.length, "thing")} to look at.` : "All is well.");
+    const known = new Set(jobs.map((job) => job.jobId));
+    const others = failed.jobs.filter((job) => !known.has(job.jobId));
+    const problems = attention(cluster, nodes, [...jobs, ...others], now);
+    const ofFailed = {count: failed.jobs.length, hasAll: failed.hasAll};
+    setText(this.verdict, verdict(problems.length, this.covers, ofFailed));
     setAttribute(this.verdict, "data-tone", problems.length ? problems[0].tone : "good");
     keyed(
         this.attention, problems, (one) => one.key,
@@ -79,8 +85,9 @@ export class OverviewView {
     this.#tiles(cluster, nodes, jobs, now);
     const running = jobs.filter((job) => !hasEnded(job) && !waits(job));
     const waiting = jobs.filter(waits);
-    sayRest(this.restRun, "runs", running.length, MOST_RUNNING);
-    sayRest(this.restWait, "waits", waiting.length, MOST_WAITING);
+    const {isCut, isCutRunning} = this.covers;
+    sayRest(this.restRun, "runs", running.length, MOST_RUNNING, isCutRunning);
+    sayRest(this.restWait, "waits", waiting.length, MOST_WAITING, isCut);
     keyed(
         this.running, running.slice(0, MOST_RUNNING), (job) => job.jobId, card,
         (node, job) => updateCard(node, job, this.#rates.of(job)));
@@ -99,7 +106,8 @@ export class OverviewView {
 
   #tiles(cluster, nodes, jobs, now) {
     const {slots, slotsUsed, gpus, gpusUsed} = capacity(nodes);
-    const counted = (of) => `${jobs.filter(of).length}${this.hasMore ? "+" : ""}`;
+    const counted = (of, isCut) => `${jobs.filter(of).length}${isCut ? "+" : ""}`;
+    const {isCut, isCutRunning} = this.covers;
     const leader = cluster.coordinators?.find((one) => one.leads);
     const tiles = [
       [
@@ -109,8 +117,8 @@ export class OverviewView {
       ["Nodes", `${cluster.nodesHealthy} of ${cluster.nodesTotal}`, "healthy"],
       ["Slots", `${slotsUsed} of ${slots}`, "in use"],
       ...(gpus ? [["GPUs", `${gpusUsed} of ${gpus}`, "in use"]] : []),
-      ["Jobs", counted((job) => stateName(job.state) === "RUNNING"), "running"],
-      ["Queue", counted(waits), "waiting"],
+      ["Jobs", counted((job) => stateName(job.state) === "RUNNING", isCutRunning), "running"],
+      ["Queue", counted(waits, isCut), "waiting"],
     ];
     keyed(
         this.tiles, tiles, ([name]) => name,
@@ -123,12 +131,13 @@ export class OverviewView {
   }
 }
 
-function sayRest(node, verb, jobs, most) {
-  show(node, jobs === 0 || jobs > most);
-  if (jobs === 0)
+function sayRest(node, verb, jobs, most, isCut) {
+  const rest = restText(jobs, most, isCut);
+  show(node, Boolean(rest) || jobs === 0);
+  if (rest)
+    node.replaceChildren(rest, el("a", {href: "#/jobs"}, "all jobs"));
+  else if (jobs === 0)
     setText(node, `No job ${verb}.`);
-  else if (jobs > most)
-    node.replaceChildren(`${jobs - most} more: `, el("a", {href: "#/jobs"}, "all jobs"));
 }
 
 function card(job) {

@@ -5,6 +5,7 @@ import {attention} from "/model/attention.js";
 import {capacity} from "/model/capacity.js";
 import {consequences, generations, incidentOf, incidents} from "/model/causes.js";
 import {quote, submitCommand} from "/model/command.js";
+import {coverage, restText, verdict} from "/model/coverage.js";
 import {logTicks, pieces, pointsOf, segments, seriesNames, ticks} from "/model/curves.js";
 import {fold, MOST_POINTS} from "/model/fold.js";
 import {apiDuration, formatDuration, formatNumber, formatRate} from "/model/format.js";
@@ -16,6 +17,7 @@ import {Rates} from "/model/rates.js";
 import {routeOf} from "/model/route.js";
 import {EventParser} from "/model/sse.js";
 import {leftOut, mergeStacks} from "/model/stacks.js";
+import {FailedJobs} from "/net/failed_jobs.js";
 import {poll} from "/net/poll.js";
 import {openStream} from "/net/stream.js";
 import {progressFacts} from "/ui/bar.js";
@@ -673,6 +675,68 @@ const tests = {
     });
     const nodes = [node("HEALTHY", [{}, {}]), node("LOST", [{}, {}]), node("DRAINING", []), {}];
     equal(capacity(nodes), {slots: 16, slotsUsed: 6, gpus: 2, gpusUsed: 1}, "of both that are there");
+  },
+  aVerdictSaysOfHowManyJobsItIs() {
+    const jobs = (...states) =>
+        states.flatMap(([count, state]) => Array(count).fill({state: `JOB_STATE_${state}`}));
+    const all = {count: 3, hasAll: true};
+    const said = (list, hasNext, active, problems = 0, failed = all) =>
+        verdict(problems, coverage(list, hasNext, active), failed);
+    const some = jobs([3, "RUNNING"], [2, "QUEUED"], [5, "FAILED"]);
+    equal(said(some, false, 5), "All is well.", "all jobs");
+    equal(said(some, true, 5), "All is well.", "all that have not ended");
+    equal(said(some, true, 5, 1), "1 thing to look at.", "one thing");
+    const many = jobs([200, "RUNNING"]);
+    equal(said(many, true, 300), "All is well, as far as 200 of 300 active jobs tell.", "many");
+    equal(
+        said(many, true, 300, 2), "2 things to look at, as far as 200 of 300 active jobs tell.",
+        "many, and two things");
+    equal(
+        said(many, true, 300, 0, {count: 2000, hasAll: false}),
+        "All is well, as far as 200 of 300 active jobs and the newest 2000 that failed tell.",
+        "many that failed");
+    equal(coverage(many, true, 190).active, 201, "the other answer is older");
+    equal(coverage([], false, 0), {looked: 0, active: 0, isCut: false, isCutRunning: false}, "none");
+  },
+  theRestOfAListIsAtLeastWhatIsKnown() {
+    const job = (state) => ({state: `JOB_STATE_${state}`});
+    const cut = (last) => {
+      const {isCut, isCutRunning} = coverage([job("RUNNING"), job(last)], true, 9);
+      return [isCut, isCutRunning];
+    };
+    equal([cut("RUNNING"), cut("SUSPENDED")], [[true, true], [true, true]], "jobs with ranks");
+    equal([cut("QUEUED"), cut("WAITING")], [[true, false], [true, false]], "the queue");
+    equal(cut("SUCCEEDED"), [false, false], "jobs that have ended");
+    equal(
+        [
+          restText(200, 60, true), restText(100, 60, false), restText(60, 60, false),
+          restText(0, 20, true)
+        ],
+        ["140+ more: ", "40 more: ", "", "More: "], "texts");
+  },
+  async jobsThatFailedAreLookedForOnAllPages() {
+    const pages = (count) => {
+      const asked = [];
+      const answer = async (where) => {
+        const query = new URL(where, "http://h/").searchParams;
+        const page = Number(query.get("pageToken") ?? 0);
+        asked.push(query.get("state"));
+        return new Response(JSON.stringify(
+            {jobs: [{jobId: `j${page}`}], nextPageToken: page + 1 < count ? `${page + 1}` : ""}));
+      };
+      return [asked, [[window, "fetch", answer]]];
+    };
+    const failed = new FailedJobs();
+    const [three, answerThree] = pages(3);
+    await replacing(answerThree, async () => {
+      await failed.ask(undefined, 0);
+      await failed.ask(undefined, 29000);
+    });
+    equal(three, Array(3).fill("JOB_STATE_FAILED"), "requests: none again soon");
+    equal([failed.jobs.map((job) => job.jobId), failed.hasAll], [["j0", "j1", "j2"], true], "jobs");
+    const [hundred, answerHundred] = pages(100);
+    await replacing(answerHundred, () => failed.ask(undefined, 30000));
+    equal([hundred.length, failed.jobs.length, failed.hasAll], [10, 10, false], "too many");
   },
   aLossThatIsNoNumberNeedsAttention() {
     const cluster = {readOnlyReason: ""};
