@@ -102,6 +102,20 @@ export function rateOfCurve(curve) {
   return rate;
 }
 
+// Steps per second of the whole curve; 0 where nothing is known. Where steps go back, as after a
+// restart or in each epoch, nobody knows how many lie between two points.
+export function meanRate(curve) {
+  let [steps, seconds] = [0, 0];
+  for (let i = 1; i < curve.length; i += 1) {
+    const [before, point] = [curve[i - 1], curve[i]];
+    const took = (Date.parse(point.at) - Date.parse(before.at)) / 1000;
+    if (!(point.step >= before.step) || !(took >= 0)) continue;
+    steps += point.step - before.step;
+    seconds += took;
+  }
+  return seconds > 0 ? steps / seconds : 0;
+}
+
 // {stepsPerSecond, idleSince, seenSince}: 0 and NaN where nothing is known. Only a job that runs
 // makes steps. Where it makes none, `idleSince` is the time of its last one, and `seenSince` that of
 // the look from which on none was seen, where the last one's time is not known.

@@ -4,7 +4,7 @@ import {submitCommand} from "../model/command.js";
 import {pointsOf, seriesNames} from "../model/curves.js";
 import {formatDuration, formatNumber} from "../model/format.js";
 import {hasEnded} from "../model/names.js";
-import {rateOfCurve, runSeconds, speedOf} from "../model/rate.js";
+import {meanRate, rateOfCurve, runSeconds, speedOf} from "../model/rate.js";
 import {get} from "../net/api.js";
 import {serverNow} from "../net/link.js";
 import {poll} from "../net/poll.js";
@@ -132,11 +132,4 @@ function rateNow(job, curve, now) {
   const rate = rateOfCurve(curve);
   rate.look(now / 1000, job.progress?.step);
   return speedOf(job, rate, now).stepsPerSecond;
-}
-
-// Over its whole run.
-function meanRate(curve) {
-  if (curve.length < 2) return 0;
-  const seconds = (Date.parse(curve.at(-1).at) - Date.parse(curve[0].at)) / 1000;
-  return seconds > 0 ? (curve.at(-1).step - curve[0].step) / seconds : 0;
 }

@@ -12,7 +12,7 @@ import {apiDuration, formatDuration, formatNumber, formatRate} from "/model/form
 import {cellOf, lagLevel, slowest, WaitShares} from "/model/lag.js";
 import {LogBuffer, MOST_LINES} from "/model/log_buffer.js";
 import {formatRanks, parseRanks} from "/model/ranks.js";
-import {fraction, Rate, rateOfCurve, remaining, speedOf} from "/model/rate.js";
+import {fraction, meanRate, Rate, rateOfCurve, remaining, speedOf} from "/model/rate.js";
 import {Rates} from "/model/rates.js";
 import {routeOf} from "/model/route.js";
 import {EventParser} from "/model/sse.js";
@@ -316,6 +316,15 @@ const tests = {
     equal(
         said({idleSince: NaN, seenSince: at}), ["no step seen since 00:00:00", 1], "a look");
     equal(said({idleSince: NaN, seenSince: NaN}), ["", 0], "it makes steps, or nothing is known");
+  },
+  theMeanRateIsThatOfEachEpoch() {
+    const point = (step, second) => ({step, at: new Date(1000 * second).toISOString()});
+    const epochs = Array.from({length: 300}, (_, i) => point(i % 100, i));
+    equal(meanRate(epochs), 1, "three epochs of 100 steps");
+    equal(meanRate(epochs.slice(0, 205)), 1, "the last point lies low");
+    equal(meanRate([point(0, 0), point(10, 5), point(10, 10), point(20, 15)]), 20 / 15, "a pause");
+    equal(meanRate([point(100, 0), point(3, 1)]), 0, "only a step back");
+    equal([meanRate([]), meanRate([point(5, 1)])], [0, 0], "too few points");
   },
   lagCountsInTimeWhereTheSpeedIsKnown() {
     equal(
