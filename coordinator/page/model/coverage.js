@@ -5,19 +5,13 @@ import {hasEnded, stateName} from "./names.js";
 const IN_QUEUE = new Set(["QUEUED", "WAITING"]);
 
 // {looked, active, isCut, isCutRunning}: how many jobs that have not ended are in `jobs`, which is
-// the first page of the list with running ones first; of how many; whether there are more of them,
-// and whether more that are not in the queue.
+// the first page of the list with running ones first; of how many, `active`; whether there are more
+// of them, and whether more that are not in the queue.
 export function coverage(jobs, hasNextPage, active) {
   const looked = jobs.filter((job) => !hasEnded(job)).length;
   const last = jobs.at(-1);
-  const isCut = Boolean(hasNextPage && last && !hasEnded(last));
-  return {
-    looked,
-    // It is of another answer.
-    active: isCut ? Math.max(active, looked + 1) : looked,
-    isCut,
-    isCutRunning: isCut && !IN_QUEUE.has(stateName(last.state))
-  };
+  const isCut = Boolean(hasNextPage && last && !hasEnded(last)) && active > looked;
+  return {looked, active, isCut, isCutRunning: isCut && !IN_QUEUE.has(stateName(last.state))};
 }
 
 // failed: {count, hasAll}, the jobs that failed which were looked at.

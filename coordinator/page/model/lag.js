@@ -95,10 +95,11 @@ export class WaitShares {
   }
 }
 
-// {rank, node, sentence} of the rank that stands out, or null. In trainings that step together all
-// ranks have the same step: the slow one is that which the coordinator names, else one that lags,
-// else one that hardly waits while the others do.
-export function slowest(job, ranks, stepsPerSecond, shares) {
+// {rank, node, sentence, isOfAll} of the rank that stands out, or null. isOfAll: of all ranks of the
+// job, not of `ranks` alone. In trainings that step together all ranks have the same step: the slow
+// one is that which the coordinator names, else one that lags, else one that hardly waits while the
+// others do. foremost: a step that some other rank has come to.
+export function slowest(job, ranks, stepsPerSecond, shares, foremost = -1) {
   const named = job.stragglers?.[0];
   if (named) {
     const ratio = named.medianSeconds > 0 ?
@@ -107,6 +108,7 @@ export function slowest(job, ranks, stepsPerSecond, shares) {
     return {
       rank: named.rank,
       node: named.nodeName,
+      isOfAll: true,
       sentence: `computes ${seconds(named.computesSeconds)} of each step${ratio} (${
           seconds(named.medianSeconds)}): the others wait for it`
     };
@@ -114,7 +116,7 @@ export function slowest(job, ranks, stepsPerSecond, shares) {
   const running = ranks.filter(
       (rank) => stateName(rank.state) === "RUNNING" && rank.progress?.step !== undefined);
   if (running.length < 2) return null;
-  const highest = highestStep(running);
+  const highest = Math.max(foremost, highestStep(running));
   const last = running.reduce((a, b) => (b.progress.step < a.progress.step ? b : a));
   const lag = highest - last.progress.step;
   if (lagLevel(lag, stepsPerSecond) > 0) {

@@ -31,7 +31,8 @@ export class JobView {
   #known = null;
   // The curve of a long job has few points: what is seen here of its steps is added to it.
   #rate = null;
-  #events = [];
+  // Events and the generation of one answer.
+  #told = {events: [], generation: 0};
   #state = "";
   #logRanks = null;
   #scheduled = false;
@@ -49,7 +50,8 @@ export class JobView {
     this.ranks = new JobRanks({
       log: (rank) => this.#log(rank),
       stack: (rank) => this.stacks.ask([rank]),
-      may: () => this.actions.mayStack()
+      may: () => this.actions.mayStack(),
+      look: () => this.#askEvents()
     });
     this.log = new LogView(this.id);
     this.stacks = new JobStacks(this.id);
@@ -88,11 +90,7 @@ export class JobView {
         async (signal) => {
           const known = this.#known?.job;
           if (known && hasEnded(known)) return;
-          const answer = await get(
-              `/jobs/${encodeURIComponent(this.id)}`,
-              {firstRank: this.ranks.first, maxRanks: MOST_RANKS}, signal);
-          this.ranks.looked(answer.job);
-          if (this.ranks.first === 0) this.#events = answer.events;
+          const answer = await this.#look(signal);
           // The watch may have to wait for its turn.
           if (!this.#known) {
             this.#known = fold(null, answer);
@@ -150,14 +148,34 @@ export class JobView {
     this.#later();
   }
 
+  // Asks for the ranks that are shown, with their progress, and for the events, which come with the
+  // first rank alone. Returns the answer that has it.
+  async #look(signal) {
+    const ask = (firstRank, maxRanks) =>
+        get(`/jobs/${encodeURIComponent(this.id)}`, {firstRank, maxRanks}, signal);
+    const first = this.ranks.first;
+    const [start, page] =
+        await Promise.all([ask(0, first ? 1 : MOST_RANKS), first ? ask(first, MOST_RANKS) : null]);
+    const {job, nextRank} = page ?? start;
+    // An answer has a most of bytes too.
+    const end = first + MOST_RANKS;
+    for (let next = nextRank; next > 0 && next < end;) {
+      const more = await ask(next, end - next);
+      if (more.job.generation !== job.generation) break;
+      job.ranks.push(...more.job.ranks);
+      next = more.nextRank;
+    }
+    // Another page may have been turned to meanwhile, which is asked for then.
+    if (first === this.ranks.first) this.ranks.looked(job);
+    if (start.events.length)
+      this.#told = {events: start.events, generation: start.job.generation};
+    return start;
+  }
+
   // All of the last state, ranks with their last progress included, once the job has ended.
   async #askEvents() {
     try {
-      const answer = await get(
-          `/jobs/${encodeURIComponent(this.id)}`,
-          {firstRank: this.ranks.first, maxRanks: MOST_RANKS});
-      this.#events = answer.events.length ? answer.events : this.#events;
-      this.ranks.looked(answer.job);
+      await this.#look();
       this.#later();
     } catch (error) {
       if (error.status >= 400 && error.status < 500) this.#say(error.message);
@@ -200,13 +218,13 @@ export class JobView {
     document.title = `${titleOf(job)}${this.id} – meshrun`;
     this.head.update(job, speed, now);
     this.actions.update(job);
-    this.failure.update(job, this.#events);
+    this.failure.update(job, this.#told.events);
     this.curves.update(curve);
     this.ranks.update(job, speed.stepsPerSecond);
     this.log.setGeneration(job.generation);
     this.stacks.update(job);
     this.pictures.update(now);
-    this.history.update(job, this.#events, now);
+    this.history.update(this.#told, now);
     this.about.update(job, now);
   }
 

@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from harness import check, not_applicable, passed, skip_soak, wait_until
 from operations_items.page_clusters import UNITS, Cluster, Fixture, Real, serving
 from operations_items.page_door import door
+from operations_items.page_many import many
 from operations_items.page_reach import accessible
 from operations_items.page_speed import FIRST_PAINT, speed
 from operations_items.page_views import RUNNING, SIZES, api, no_console_error, open_job
@@ -31,7 +32,7 @@ def alone(site):
     """What needs no real cluster, in a browser of its own."""
     with browser(site.directory) as window:
         window.size(*SIZES["wide"])
-        return [units(window), windows(window)]
+        return [units(window), windows(window), many(window)]
 
 
 def show(site, window, first):

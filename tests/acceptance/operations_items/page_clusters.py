@@ -19,7 +19,7 @@ from harness import ROOT, check, meshrun, skip_soak
 from webdriver import free_port
 
 sys.path.append(str(ROOT / "tests/coordinator/page"))
-from fixture_cluster import Cluster
+from fixture_cluster import Cluster, now_text
 from fixture_server import play, serving
 
 UNITS = {"/units.js": ROOT / "tests/coordinator/page/units.js"}

@@ -177,6 +177,17 @@ class Cluster:
             self._end(job, "FAILED", message)
             self.event("JobFailed", message, job_id, role="ACTION", cause=cause)
 
+    def restart(self, job_id, message, nodes=None):
+        """The generation fails, and another one runs, on so many nodes."""
+        with self.changed:
+            job = self.jobs[job_id]
+            cause = self.event("RankFailed", message, job_id, role="CAUSE")
+            self.event("JobRestarting", "restarts", job_id, role="ACTION", cause=cause)
+            job.view.pop("progress", None)
+            job.view["spec"]["minNodes"] = nodes or job.view["spec"]["minNodes"]
+            self.start(job_id)
+            self._touch(job)
+
     def succeed(self, job_id):
         with self.changed:
             job = self.jobs[job_id]
@@ -260,4 +271,6 @@ class Cluster:
             job = self.jobs[job_id]
             ranks = copy.deepcopy(job.view["ranks"][first:first + most])
             following = first + most if first + most < len(job.view["ranks"]) else 0
-            return {"job": dict(job.view, ranks=ranks), "events": list(job.events), "nextRank": following, "curve": list(job.curve)}
+            # The rest comes with the first rank.
+            events, curve = ([], []) if first else (list(job.events), list(job.curve))
+            return {"job": dict(job.view, ranks=ranks), "events": events, "nextRank": following, "curve": curve}

@@ -345,6 +345,10 @@ const tests = {
             shares)
             .rank,
         2, "the coordinator's word");
+    equal(
+        [slowest({}, [rank(0, 5), rank(1, 5)], 1, new Map(), 500)?.sentence,
+         slowest({}, [rank(0, 400), rank(1, 300)], 1, new Map(), 500)?.sentence],
+        ["is 495 steps behind", "is 200 steps behind"], "a foremost rank among others");
   },
   whatARankWaitsIsAShareOfItsStepsNotOfTheTimeBetweenLooks() {
     const waits = new WaitShares();
@@ -704,7 +708,7 @@ const tests = {
         said(many, true, 300, 0, {count: 2000, hasAll: false}),
         "All is well, as far as 200 of 300 active jobs and the newest 2000 that failed tell.",
         "many that failed");
-    equal(coverage(many, true, 190).active, 201, "the other answer is older");
+    equal(said(many, true, 200), "All is well.", "one page of them, and others that have ended");
     equal(coverage([], false, 0), {looked: 0, active: 0, isCut: false, isCutRunning: false}, "none");
   },
   theRestOfAListIsAtLeastWhatIsKnown() {

@@ -21,8 +21,9 @@ export class JobHistory {
            this.generations, this.events.element);
   }
 
-  update(job, events, now) {
-    const list = generations(events, job.generation).reverse();
+  // `generation`: the job's when its events were asked for.
+  update({events, generation}, now) {
+    const list = generations(events, generation).reverse();
     show(this.generations, list.length > 0);
     keyed(
         this.body, list, (one) => one.number,

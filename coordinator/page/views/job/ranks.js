@@ -10,14 +10,17 @@ const PAGE = 1024;
 const MOST_BEHIND = 8;
 
 export class JobRanks {
+  // The first rank that is shown.
   first = 0;
-  #progress = new Map();
+  // What the last look has found; foremost: the step of the job's first rank.
+  #looked = {generation: -1, foremost: -1, progress: new Map()};
   #waits = new WaitShares();
   #job = null;
   #rate = 0;
   #auto = true;
 
-  // log(rank), stack(rank): shows them. may(): whether the caller may ask for stacks.
+  // log(rank), stack(rank): shows them. may(): whether the caller may ask for stacks. look(): looks
+  // at other ranks.
   constructor(act) {
     this.act = act;
     this.grid = new RankGrid({choose: () => this.#panel(), open: (rank) => act.log(rank)});
@@ -26,10 +29,11 @@ export class JobRanks {
     });
     this.slow = el("p", {class: "slowest"});
     this.shape = el("p", {class: "muted"});
+    const turn = (by) => () => this.#turnTo(this.first + by);
     this.pages =
         el("div", {class: "actions", hidden: true},
-           el("button", {type: "button", onclick: () => this.#turn(-PAGE)}, "Earlier ranks"),
-           el("button", {type: "button", onclick: () => this.#turn(PAGE)}, "Later ranks"));
+           el("button", {type: "button", onclick: turn(-PAGE)}, "Earlier ranks"),
+           el("button", {type: "button", onclick: turn(PAGE)}, "Later ranks"));
     this.colour =
         el("select", {id: "rank-colour"}, new Option("step lag", "lag"),
            new Option("time it computes", "computes"));
@@ -59,29 +63,39 @@ export class JobRanks {
 
   choose(rank, focus) {
     this.#auto = false;
+    if (this.#job) this.#turnTo(rank - (rank % PAGE));
     this.grid.choose(rank, focus);
   }
 
-  // Another look at the ranks' progress.
+  // Another look at the progress of the ranks that are shown.
   looked(job) {
-    for (const {assignment, progress} of job.ranks)
-      this.#progress.set(assignment.rank, {generation: job.generation, progress});
+    this.#looked = {
+      generation: job.generation,
+      foremost: job.progress?.step ?? -1,
+      progress: new Map(job.ranks.map(({assignment, progress}) => [assignment.rank, progress]))
+    };
     this.#waits.look(job.generation, job.ranks);
   }
 
   update(job, rate) {
     this.#job = job;
     this.#rate = rate;
+    if (this.first > 0 && this.first >= job.ranks.length) {
+      // The job has shrunk.
+      const last = Math.max(0, job.ranks.length - 1);
+      this.first = last - (last % PAGE);
+      this.act.look();
+    }
     const ranks = this.#shown();
     show(this.element, ranks.length > 0);
     if (!ranks.length) return;
     const failed = job.failure?.generation === job.generation ? job.failure.rank : -1;
     const look = {
-      highest: highestStep(ranks),
+      highest: this.#highest(ranks),
       stepsPerSecond: rate,
       failedRank: failed,
       slow: new Set((job.stragglers ?? []).map((one) => one.rank)),
-      shares: this.colour.value === "computes" ? this.#waits.shares : null
+      shares: this.colour.value === "computes" ? this.#sharesOf(ranks) : null
     };
     const cells = new Map(ranks.map((rank) => [rank.assignment.rank, cellOf(rank, look)]));
     this.grid.update(ranks, job.mesh, (rank) => {
@@ -89,37 +103,52 @@ export class JobRanks {
       return {...cell, title: this.#title(rank, cell, look)};
     });
     this.#listBehind(cells, look.slow);
+    const isRunning = stateName(job.state) === "RUNNING";
     const slow =
-        stateName(job.state) === "RUNNING" ? slowest(job, ranks, rate, this.#waits.shares) : null;
-    setText(
-        this.slow,
-        slow ? `Slowest: rank ${slow.rank} on ${slow.node} ${slow.sentence}.` :
-            stateName(job.state) === "RUNNING" ? "No rank stands out." :
-                                                 "");
+        isRunning ? slowest(job, ranks, rate, this.#sharesOf(ranks), this.#foremost()) : null;
+    const shown = job.ranks.length > PAGE ?
+        `ranks ${this.first} to ${Math.min(job.ranks.length, this.first + PAGE) - 1}` :
+        "";
+    setText(this.slow, isRunning ? slowWords(slow, shown) : "");
     this.slow.dataset.tone = slow ? "warn" : "rest";
     setText(
         this.shape,
         [`${job.worldSize} ranks`, axisWords(job.mesh) && `mesh ${axisWords(job.mesh)}`]
                 .filter(Boolean)
                 .join(", ") +
-            (job.ranks.length > PAGE ?
-                 `; ranks ${this.first} to ${
-                     Math.min(job.ranks.length, this.first + PAGE) - 1} are shown` :
-                 ""));
+            (shown ? `; ${shown} are shown` : ""));
     show(this.pages, job.ranks.length > PAGE);
     const wanted = failed >= 0 ? failed : slow?.rank ?? ranks[0].assignment.rank;
     if (this.#auto && this.grid.chosen !== wanted) this.grid.choose(wanted);
     this.#panel();
   }
 
-  // Those of this page, each with what it last said of itself.
+  // Those of this page, each with what it said of itself at the last look. What is older cannot be
+  // compared with it.
   #shown() {
-    return this.#job.ranks.slice(this.first, this.first + PAGE).map((rank) => {
-      const known = this.#progress.get(rank.assignment.rank);
-      return known?.generation === this.#job.generation ?
-          {...rank, progress: known.progress ?? rank.progress} :
-          rank;
+    const shown = this.#job.ranks.slice(this.first, this.first + PAGE);
+    if (this.#looked.generation !== this.#job.generation) return shown;
+    return shown.map((rank) => {
+      const progress = this.#looked.progress.get(rank.assignment.rank);
+      const isRunning = stateName(rank.state) === "RUNNING";
+      return {...rank, progress: isRunning ? progress : progress ?? rank.progress};
     });
+  }
+
+  // The foremost ranks may be on another page.
+  #foremost() {
+    return this.#looked.generation === this.#job.generation ? this.#looked.foremost : -1;
+  }
+
+  #highest(ranks) {
+    return Math.max(this.#foremost(), highestStep(ranks));
+  }
+
+  // Those of other ranks are of an earlier look.
+  #sharesOf(ranks) {
+    const shares = this.#waits.shares;
+    return new Map(ranks.map(({assignment}) => [assignment.rank, shares.get(assignment.rank)])
+                       .filter(([, share]) => share !== undefined));
   }
 
   // Those that are furthest behind, as words: for a reader of the screen, and where cells are
@@ -153,11 +182,11 @@ export class JobRanks {
     if (this.#job) this.update(this.#job, this.#rate);
   }
 
-  #turn(by) {
-    const next = this.first + by;
-    if (next < 0 || next >= this.#job.ranks.length) return;
-    this.first = next;
+  #turnTo(first) {
+    if (first === this.first || first < 0 || first >= this.#job.ranks.length) return;
+    this.first = first;
     this.update(this.#job, this.#rate);
+    this.act.look();
   }
 
   #title(rank, cell, {highest, slow}) {
@@ -170,7 +199,8 @@ export class JobRanks {
   }
 
   #panel() {
-    const rank = this.#job && this.#shown().find((one) => one.assignment.rank === this.grid.chosen);
+    const ranks = this.#job ? this.#shown() : [];
+    const rank = ranks.find((one) => one.assignment.rank === this.grid.chosen);
     show(this.panel, Boolean(rank));
     if (!rank) return;
     setText(
@@ -178,11 +208,19 @@ export class JobRanks {
         `Rank ${rank.assignment.rank} on ${rank.nodeName || rank.assignment.nodeId}`);
     keyed(
         this.panelFacts,
-        facts(rank, this.#job, this.#waits.shares.get(rank.assignment.rank), highestStep(this.#shown())),
+        facts(
+            rank, this.#job, this.#waits.shares.get(rank.assignment.rank), this.#highest(ranks)),
         ([name]) => name, ([name]) => el("div", {}, el("dt", {}, name), el("dd")),
         (node, [, value]) => setText(node.lastChild, value));
     show(this.toStack, stateName(rank.state) === "RUNNING" && this.act.may());
   }
+}
+
+// slow: of slowest. shown: the ranks that were looked at; "": all.
+function slowWords(slow, shown) {
+  const of = shown && !slow?.isOfAll ? ` of ${shown}` : "";
+  return slow ? `Slowest${of}: rank ${slow.rank} on ${slow.node} ${slow.sentence}.` :
+                `No rank${of} stands out.`;
 }
 
 function facts(rank, job, share, highest) {
