@@ -95,10 +95,10 @@ export class WaitShares {
   }
 }
 
-// {rank, node, sentence, isOfAll} of the rank that stands out, or null. isOfAll: of all ranks of the
-// job, not of `ranks` alone. In trainings that step together all ranks have the same step: the slow
-// one is that which the coordinator names, else one that lags, else one that hardly waits while the
-// others do. foremost: a step that some other rank has come to.
+// {rank, node, sentence, isOfAll} of the rank that stands out, or null. isOfAll: of all ranks of
+// the job, not of `ranks` alone. In trainings that step together all ranks have the same step: the
+// slow one is that which the coordinator names, else one that lags, else one that hardly waits while
+// the others do. foremost: a step that some other rank has come to.
 export function slowest(job, ranks, stepsPerSecond, shares, foremost = -1) {
   const named = job.stragglers?.[0];
   if (named) {

@@ -117,8 +117,8 @@ export function meanRate(curve) {
 }
 
 // {stepsPerSecond, idleSince, seenSince}: 0 and NaN where nothing is known. Only a job that runs
-// makes steps. Where it makes none, `idleSince` is the time of its last one, and `seenSince` that of
-// the look from which on none was seen, where the last one's time is not known.
+// makes steps. Where it makes none, `idleSince` is the time of its last one; where that is not
+// known, `seenSince` is the time of the look from which on none was seen.
 export function speedOf(job, rate, nowMs) {
   const now = nowMs / 1000;
   if (!rate || stateName(job.state) !== "RUNNING")

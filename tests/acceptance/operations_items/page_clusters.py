@@ -22,7 +22,7 @@ sys.path.append(str(ROOT / "tests/coordinator/page"))
 from fixture_cluster import Cluster, now_text
 from fixture_server import play, serving
 
-UNITS = {"/units.js": ROOT / "tests/coordinator/page/units.js"}
+UNITS = {f"/{path.name}": path for path in (ROOT / "tests/coordinator/page").glob("units*.js")}
 LINES = ["Traceback (most recent call last):", '  File "train.py", line 12, in <module>', "RuntimeError: the mesh has a hole at row 12"]
 
 
