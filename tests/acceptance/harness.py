@@ -131,6 +131,11 @@ def skip_soak():
     return bool(os.environ.get("MESHRUN_SKIP_SOAK"))
 
 
+def lenient(limit):
+    """A limit of time; within tools/test, which runs beside anything, five times as long."""
+    return 5 * limit if skip_soak() else limit
+
+
 def bazel(*arguments, suffix=""):
     """A bazel command. suffix: with an output base of its own, the one that the scripts of tools/ use for it."""
     words = os.environ.get("MESHRUN_BAZEL", "bazel").split()

@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 
-from harness import check
+from harness import check, lenient
 from programs import binary
 from many_users_items.faults import fault
 from many_users_items.shared_cluster import SharedCluster
@@ -52,7 +52,7 @@ def silent_peers(site, limit):
     with silent_connections(cluster, SILENT):
         slowest = slowest_submit(cluster, 5)
         more = memory_of(cluster.coordinator) - before
-    check(slowest < 1, f"a submit took {slowest:.2f} s beside them")
+    check(slowest < lenient(1), f"a submit took {slowest:.2f} s beside them")
     check(not cluster.events(kind="NodeLost"), "the worker's session was lost")
     check(more < 256 << 20, f"the coordinator grew by {more >> 20} MiB")
     cluster.succeeds([cluster.submit("ada", [], "true")])
@@ -102,7 +102,7 @@ def a_byte_a_second(cluster):
     with socket.create_connection((host, int(port)), timeout=10) as connection:
         with contextlib.suppress(OSError):
             # A TLS record that promises 512 bytes.
-            for byte in b"\x16\x03\x01\x02\x00" + b"\x01" * 25:
+            for byte in b"\x16\x03\x01\x02\x00" + b"\x01" * 95:
                 connection.sendall(bytes([byte]))
                 connection.settimeout(1)
                 try:
@@ -177,4 +177,4 @@ def every_role_at_once(site, seconds, connections):
                f"a handshake of a byte a second ended after {slow_peer[0]:.1f} s; calls by code: "
                + "; ".join(f"{role}: {text}" for role, text in zip(("submit", "read", "operate", "worker"), calls))
                + f" (operate without {', '.join(HARMFUL)}, by which an operator may end what others do; all at nice 19, as if elsewhere)")
-    return figures, max(waits) < 1 and more < 256 << 20 and recovery < 5 and slow_peer[0] < 15
+    return figures, max(waits) < lenient(1) and more < 256 << 20 and recovery < lenient(5) and slow_peer[0] < lenient(15)

@@ -1,13 +1,14 @@
 """Items 1 and 4: what the operator's policy says, by the commands of docs/operations.md."""
 
 import csv
+import datetime
 import json
 import os
 import re
 import signal
 import time
 
-from harness import ROOT, check, meshrun, wait_until
+from harness import ROOT, check, lenient, meshrun, wait_until
 from many_users_items.faults import fault
 from many_users_items.shared_cluster import SharedCluster
 
@@ -42,17 +43,21 @@ def endless_grace(site):
     job_id = cluster.submit("ada", ["--time-limit", "1s", "--kill-grace", "2s"], "sh", "-c", "trap '' TERM; while :; do sleep 1; done")
     code, _, _, _ = cluster.run("ada", "wait", job_id)
     took = time.monotonic() - began
-    check(code == 124 and took < 10, f"exit code {code} after {took:.1f} s")
+    check(code == 124 and took < lenient(10), f"exit code {code} after {took:.1f} s")
     return f"refused; with the longest grace allowed it ends {took:.1f} s after its submit"
 
 
 @fault("whatever bob has queued, ada is next")
 def ada_is_next(site):
     cluster, _ = cluster_with(site, "{}\n")
+    # However long the submits take: the first job of bob's runs until hers waits.
+    gate = cluster.home("bob") / "gate"
+    gate.touch()
     for _ in range(30):
-        cluster.submit("bob", ["--nproc-per-node", 4], "sleep", 0.3)
+        cluster.submit("bob", ["--nproc-per-node", 4], "sh", "-c", f"while [ -e {gate} ]; do sleep 0.05; done")
     adas = cluster.submit("ada", ["--nproc-per-node", 4], "true")
     began = time.monotonic()
+    gate.unlink()
     cluster.succeeds([adas])
     took = time.monotonic() - began
     jobs = {job["jobId"]: job for job in json.loads(cluster.ask("ps", "--all", "-o", "json", "--limit", 1000))["jobs"]}
@@ -61,7 +66,7 @@ def ada_is_next(site):
     before = sum("startedAt" in job and submitted < at(job["startedAt"]) < started for job in bobs)
     waiting = sum("startedAt" not in job or at(job["startedAt"]) > started for job in bobs)
     # One may have been placed before her submit, and have begun after it.
-    check(took < 3 and before <= 1 and waiting > 10, f"it took {took:.1f} s; {before} of bob's jobs went before it, {waiting} wait")
+    check(before <= 1 and waiting > 10, f"it took {took:.1f} s; {before} of bob's jobs went before it, {waiting} wait")
     return f"{took:.1f} s, and {waiting} jobs of bob's that were there before her start later"
 
 
@@ -129,7 +134,7 @@ def scripts_of_the_docs(cluster, page):
         check(code == 0, f"a script of the page exited {code}: {err.strip()[-300:]}")
         if "--array" in block:
             check(out.count("SUCCEEDED") == 4 and out.endswith("learning rate number 3\n"), out)
-    array = cluster.submit("ada", ["--array", "0-7%2"], "sleep", 0.2).rpartition("_")[0]
+    array = cluster.submit("ada", ["--array", "0-7%2"], "sleep", 0.5).rpartition("_")[0]
     most, jobs = 0, []
     while not jobs or any(job["state"] not in ("JOB_STATE_SUCCEEDED", "JOB_STATE_FAILED") for job in jobs):
         jobs = [job for job in json.loads(cluster.run("ada", "ps", "--all", "-o", "json")[1])["jobs"] if job.get("arrayId") == array]
@@ -161,5 +166,8 @@ def usage(cluster):
     ended = [job for job in json.loads(cluster.ask("ps", "--all", "-o", "json", "--limit", 1000))["jobs"] if "finishedAt" in job]
     check(sorted(row["job_id"] for row in rows) == sorted(job["jobId"] for job in ended), f"{len(rows)} records of {len(ended)} ended jobs")
     row = next(row for row in rows if row["job_id"] == job_id)
-    check(row["user"] == "ada" and 2 <= float(row["cpu_seconds"]) < 4, f"it is counted as {row}")
+    [job] = (job for job in ended if job["jobId"] == job_id)
+    submitted, finished = (datetime.datetime.fromisoformat(job[what]) for what in ("submittedAt", "finishedAt"))
+    most = 2 * (finished - submitted).total_seconds()
+    check(row["user"] == "ada" and 2 <= float(row["cpu_seconds"]) <= most, f"it is counted as {row}, and should be {most:.2f} at most")
     return f"{len(rows)} of {len(ended)} ended jobs in usage, 2 ranks for a second are {float(row['cpu_seconds']):.2f} CPU seconds"

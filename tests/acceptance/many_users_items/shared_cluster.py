@@ -6,7 +6,7 @@ import threading
 import time
 
 from clusters import SecureCluster
-from harness import NotHere, Short, binary, check, meshrun
+from harness import NotHere, Short, binary, check, lenient, meshrun
 from many_users_items.local_users import LocalUsers, why_not
 
 
@@ -79,7 +79,7 @@ class SharedCluster(SecureCluster):
 
 
 class Others:
-    """Submits one job of ada's after another while it is entered: each must be taken within a second."""
+    """Submits one job of ada's after another while it is entered: each must be taken within a second, or a lenient one."""
 
     PAUSE = 0.05
 
@@ -107,7 +107,7 @@ class Others:
         if kind is None and self.error is not None:
             raise self.error
         if kind is None:
-            check(max(self.seconds) < 1, f"a submit of ada's took {max(self.seconds):.2f} s meanwhile")
+            check(max(self.seconds) < lenient(1), f"a submit of ada's took {max(self.seconds):.2f} s meanwhile")
 
     def __str__(self):
         return f"{len(self.seconds)} submits of ada's meanwhile within {max(self.seconds):.2f} s"
