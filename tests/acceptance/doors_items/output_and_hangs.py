@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 
-from harness import ROOT, check, meshrun, passed, wait_until
+from harness import ROOT, check, lenient, meshrun, passed, wait_until
 from terminal_and_scripts_items.terminal import Terminal
 
 sys.path.append(str(ROOT / "tests/soak"))
@@ -250,10 +250,10 @@ def hang(site, name, command, function, where, env=None):
     named = f"rank 1 is in {function} ({where})"
     wait_until(lambda: " hangs: no step after step 3" in log.read_text() or process.poll() is not None, 60, f"{name}: the hang is told")
     at = time.monotonic()
-    wait_until(lambda: named in log.read_text() or process.poll() is not None, 20, f"{name}: the place of rank 1 is told: {log.read_text()[-400:]}")
+    wait_until(lambda: named in log.read_text() or process.poll() is not None, 30, f"{name}: the place of rank 1 is told: {log.read_text()[-400:]}")
     took = time.monotonic() - at
     check(named in log.read_text(), f"{name}: '{named}' is not in: {log.read_text()[-600:]}")
-    check(took <= REPORT, f"{name}: the place was told {took:.1f} s after the limit")
+    check(took <= lenient(REPORT), f"{name}: the place was told {took:.1f} s after the limit")
     [dump] = logs.glob("*/attempt_0/1/dump.txt")
     text = dump.read_text()
     check(function in text and where.rsplit(":", 1)[0] in text, f"{name}: {dump.name} does not name the function: {text[:600]}")
