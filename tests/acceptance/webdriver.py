@@ -88,7 +88,7 @@ class Browser:
         """What can be seen of it; "" where there is no such element."""
         return self.script("const node = document.querySelector(arguments[0]); return node && !node.hidden ? node.innerText : ''", selector)
 
-    def until(self, condition, what, seconds=10):
+    def until(self, condition, what, seconds=40):
         """Polls the body of a function until what it returns is true; returns that."""
         end = time.monotonic() + seconds
         while True:

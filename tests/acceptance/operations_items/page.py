@@ -68,8 +68,8 @@ def whole_job(window, cluster):
     """From its submission to its end."""
     window.goto(f"{cluster.address}/")
     window.until("return document.querySelector('.verdict')?.textContent === 'All is well.'", "a cluster without trouble")
-    painted = window.script("return performance.getEntriesByName('first-contentful-paint')[0].startTime") / 1000
-    job = cluster.submit("darcy", steps=12, pause=0.3)
+    painted = window.until("return performance.getEntriesByName('first-contentful-paint')[0]?.startTime", "a first paint") / 1000
+    job = cluster.submit("darcy", steps=200, pause=0.3)
     open_job(window, cluster.address, job)
     window.until(RUNNING + " === 'RUNNING'", "a job that runs")
     before = window.until(POINTS, "a first point of the curve")
@@ -78,6 +78,7 @@ def whole_job(window, cluster):
     line = "return document.querySelector('.log-lines').lastChild?.textContent"
     first = window.until(line, "a line of the log")
     window.until(f"{line} !== arguments[0]".replace("arguments[0]", json.dumps(first)), "another line of the log")
+    cluster.succeed(job)
     window.until(RUNNING + " === 'SUCCEEDED'", "its end", seconds=40)
     curve = api(window, f"/jobs/{job}")["curve"]
     window.until(f"{POINTS} === {len(curve)}", f"{len(curve)} points")
