@@ -160,7 +160,12 @@ def every_call(site, operator, reader):
     def state():
         return calls.ask(reader, "GET", "/jobs/{job}", job=job)["job"]
 
-    wait_until(lambda: state()["state"] == "JOB_STATE_RUNNING" and state().get("progress", {}).get("step", 0) > 5, 60, "the job takes steps")
+    def takes_steps():
+        job = state()
+        steps = [rank.get("progress", {}).get("step", 0) for rank in job.get("ranks", [])]
+        return job["state"] == "JOB_STATE_RUNNING" and len(steps) == 4 and min(steps) > 5
+
+    wait_until(takes_steps, 60, "all ranks take steps")
     for path in ("/me", "/cluster", "/nodes", "/jobs", "/events", "/usage", "/limits", "/openapi.json"):
         calls.ask(reader, "GET", path)
     check(calls.ask(reader, "GET", "/openapi.json") == DOCUMENT, "the document that is served is not the one in docs/api")

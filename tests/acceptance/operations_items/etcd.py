@@ -44,7 +44,7 @@ class Faults:
         with open(followed, "w") as out:
             self.site.start([meshrun(), "logs", "-f", talker, "--stream", "stdout"], stdout=out, stderr=subprocess.DEVNULL)
         rate = self.train(TRIAL)
-        steps = max(TRIAL, int(rate * SECONDS))
+        steps = max(TRIAL + 1, int(rate * SECONDS))
         geoid = self.begin(steps)
         for name, fault in (("kill -9", self.killed), ("SIGSTOP", self.stopped), ("partition", self.cut_off)):
             report.say(f"{name}: {fault()}")
@@ -66,7 +66,9 @@ class Faults:
         job = self.cluster.submit(["--name", "geoid", "--nodes", 2, "--max-restarts", 2, "--env", f"MESHRUN_TRACE_DIR={self.traces}",
                                    "--env", f"MESHRUN_TRACE_STEPS=1-{steps}"],
                                   [binary("//jobs/geoid:geoid"), *GEOID, "--steps", steps, "--report", self.told])
-        self.cluster.wait_state(job, "RUNNING", 30)
+        # The trial may have ended before anybody looks.
+        if steps > TRIAL:
+            self.cluster.wait_state(job, "RUNNING", 30)
         return job
 
     def ended(self, job, steps):
@@ -151,13 +153,16 @@ class Faults:
         leader, member = self.cluster.leader(), self.cluster.etcd.leader()
         self.cluster.etcd.kill(member)
         began = time.monotonic()
-        seconds = []
-        while time.monotonic() - began < 3:
+        seconds, stays = [], True
+        while stays and time.monotonic() - began < 3:
             seconds.append(self.site.run([meshrun(), "submit", "--", "true"])[3])
-            check(self.cluster.leader() == leader, f"the loss of a member of etcd changed the leader, {leader}")
+            stays = self.cluster.leader() == leader
+        # etcd's next leader is there within 1 to 2 s, or a second later where votes are split: then our lease of 3 s may be over.
+        self.report.over += [] if stays else [f"the loss of a member of etcd changed the leader, {leader}"]
         self.cluster.etcd.start(member)
         self.cluster.etcd.wait_serving()
-        return f"kill -9 of etcd's leader: term {leader[1]} goes on, the slowest submit took {max(seconds):.2f} s"
+        wait_until(self.cluster.leader, 30, "a coordinator leads")
+        return f"kill -9 of etcd's leader: term {leader[1]} {'goes on' if stays else 'ended'}, the slowest submit took {max(seconds):.2f} s"
 
     def without_majority(self, geoid):
         cluster, etcd = self.cluster, self.cluster.etcd
@@ -166,11 +171,14 @@ class Faults:
         gone = etcd.majority()
         for member in gone:
             etcd.kill(member)
-        waiting = self.site.start([meshrun(), "submit", "--timeout", "30s", "-o", "json", "--", "true"], stdout=subprocess.PIPE,
+        waiting = self.site.start([meshrun(), "submit", "--timeout", "120s", "-o", "json", "--", "true"], stdout=subprocess.PIPE,
                                   stderr=subprocess.PIPE)
         began = now()
         wait_until(lambda: all(cluster.is_standby(name) for name in cluster.doors), 20, "without a majority nobody leads")
-        reason, seconds = unreachable(cluster, "submit", "--timeout", "1s", "--", "true", timeout=20)
+        for _ in range(5):
+            reason, seconds = unreachable(cluster, "submit", "--timeout", "3s", "--", "true", timeout=30)
+            if "etcd" in reason:
+                break
         check("no coordinator" in reason and "etcd" in reason, f"a submit without a majority says: {reason}")
         wait_until(lambda: now() - began > 4.5, 20, "time passes")
         for member in gone:

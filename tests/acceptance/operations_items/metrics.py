@@ -15,7 +15,7 @@ from operations_items.monitored import MONITORING, Monitored, Prometheus, tool
 SLOW = """import json, os, socket, time
 say = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
 rank = int(os.environ["RANK"])
-for step in range(200):
+for step in range(600):
     time.sleep(0.2)
     said = dict(step=step + 1, loss=1.0, samples=64 * (step + 1), data_seconds=0.01 * step, collective_bytes=4096 * step,
                 waited_seconds=(0.19 if rank else 0.01) * (step + 1))
@@ -132,8 +132,8 @@ def ranks_of(cluster):
                    ("step", "step_seconds", "samples_total", "collective_wait_seconds_total", "data_wait_seconds_total",
                     "collective_bytes_total", "loss"))
     wait_until(told, 15, "both ranks have metrics")
-    step = cluster.value("n1", 'meshrun_rank_step_seconds{place="0",.*}')
-    check(0.15 < step < 0.6, f"a step of 0.2 s is told as {step} s")
+    # Another program may have held up one of the last steps.
+    wait_until(lambda: 0.15 < cluster.value("n1", 'meshrun_rank_step_seconds{place="0",.*}') < 0.6, 15, "a step of 0.2 s is told as such")
     check("job=" not in cluster.get("n1", "/metrics")[1], "a rank's metrics name its job without --metrics-job-label")
 
 
@@ -147,7 +147,7 @@ def run(site):
     hang = site.directory / "hang"
     disk_env = {"LD_PRELOAD": binary("//tests/worker:libhanging_files.so"), "MESHRUN_HANG_BELOW": str(site.directory / "coordinator"),
                 "MESHRUN_HANG_WHILE": str(hang), "MESHRUN_HANG_ONLY": "sync"}
-    cluster = Monitored(site, disk_env, ["--lease", "2s", "--heartbeat", "500ms"])
+    cluster = Monitored(site, disk_env, ["--lease", "4s", "--heartbeat", "500ms"])
     cluster.add("n1", "--slots", 4, "--limits", "none",
                 env={"LD_LIBRARY_PATH": str(driver), "CUDA_VISIBLE_DEVICES": "0", "MESHRUN_TEST_GPU_STATE": str(gpu)})
     cluster.add("n2", "--slots", 4, days=1)
@@ -180,7 +180,7 @@ def run(site):
             hang.touch()
             submit = site.start([binary("//client:meshrun"), "submit", "--hold", "--", "true"], stdout=subprocess.DEVNULL,
                                 stderr=subprocess.DEVNULL)
-            time.sleep(0.8)
+            time.sleep(1.5)
             hang.unlink()
             submit.wait(timeout=30)
 
