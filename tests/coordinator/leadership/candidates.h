@@ -27,12 +27,13 @@ inline std::string Prefix() {
 // A candidate, its campaign on a thread, and when it led.
 class Coordinator {
  public:
-  Coordinator(etcd::Client::Options client, const std::string& name) {
+  Coordinator(etcd::Client::Options client, const std::string& name,
+              std::chrono::seconds ttl = kTtl) {
     auto made = EtcdLeadership::Start({.client = std::move(client),
                                        .prefix = Prefix(),
                                        .name = name,
                                        .address = name + ":7480",
-                                       .ttl = kTtl});
+                                       .ttl = ttl});
     EXPECT_TRUE(made.ok()) << made.status();
     leadership_ = *std::move(made);
     leadership_->OnLost([this](const std::string& why) {
