@@ -160,7 +160,7 @@ TEST_F(ClientTest, SubmitRepeatsABrokenCallWithTheSameRequestId) {
 TEST_F(ClientTest, ASubmitWithoutAnAnswerSaysHowToRepeatIt) {
   Options options;
   options.address = address_;
-  options.timeout = milliseconds(100);
+  options.timeout = milliseconds(500);
   options.check = false;
   const auto client = Client::Connect(options);
   ASSERT_TRUE(client.ok()) << client.status();
@@ -169,7 +169,7 @@ TEST_F(ClientTest, ASubmitWithoutAnAnswerSaysHowToRepeatIt) {
   EXPECT_THAT(std::string(job.status().message()),
               HasSubstr("may have been accepted: submit it again with --request-id mine"));
   fake_.failing_submits = 0;
-  EXPECT_TRUE((*client)->Submit(v1::JobSpec(), /*must_fit=*/false, "mine").ok());
+  EXPECT_TRUE(client_->Submit(v1::JobSpec(), /*must_fit=*/false, "mine").ok());
   EXPECT_EQ(fake_.request_ids.back(), "mine");
 }
 

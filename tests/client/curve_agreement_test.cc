@@ -151,7 +151,7 @@ TEST_F(CommandTest, ATraceOfAJobThatEndsBeforeHasTheStepsUntilThen) {
       "for step in range(1, 26):\n"
       "  reports.sendto(b'{\"step\": %d}' % step, os.environ['MESHRUN_REPORT'])\n"
       "  time.sleep(0.1)\n"
-      "time.sleep(2)\n";
+      "time.sleep(6)\n";
   ASSERT_EQ(Run({"submit", "--name", "short", "--", "python3", "-c", script}).code, 0);
   const std::string file = directory_ + "/short.json";
   const Result trace = Run({"trace", "short", "--steps", "50", "--wait", "60s", "--to", file});

@@ -263,9 +263,14 @@ TEST_F(ScriptsTest, WaitGivesUpInTimeAndASignalReachesTheRanks) {
   ASSERT_EQ(submit.code, 0) << submit.err;
   const std::string id = submit.out.substr(0, submit.out.size() - 1);
   EXPECT_GT(ReadPid(fifo), 0);
-  const Result late = Run({"wait", "--at-most", "100ms", id});
+  // A rank may run before the coordinator has heard of it.
+  ASSERT_TRUE(testing::Eventually([&] {
+    const json job = json::parse(Run({"describe", "-o", "json", id}).out).at("job");
+    return job.at("state") == "JOB_STATE_RUNNING";
+  }));
+  const Result late = Run({"wait", "--at-most", "2s", id});
   EXPECT_EQ(late.code, 124);
-  EXPECT_THAT(late.err, HasSubstr(id + " is RUNNING after 100ms"));
+  EXPECT_THAT(late.err, HasSubstr(id + " is RUNNING after 2s"));
   EXPECT_EQ(Run({"signal", id, "NOTHING"}).code, 2);
   const Result absent = Run({"signal", id, "USR1", "--ranks", "2"});
   EXPECT_EQ(absent.code, 2);

@@ -432,18 +432,18 @@ def interrupted(rank, size, port, names):
     dist.all_reduce(x)
     if rank == 0:
         signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs start with it ignored
-        threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
         began = time.monotonic()
+        threading.Timer(1, os.kill, (os.getpid(), signal.SIGINT)).start()
         try:
             dist.all_reduce(x)
         except KeyboardInterrupt:
             pass
         else:
             raise AssertionError("the wait was not interrupted")
-        assert 0.4 < time.monotonic() - began < 2
+        assert 0.9 < time.monotonic() - began < 9
         dist.barrier()
     else:
-        time.sleep(3)
+        time.sleep(10)
         dist.all_reduce(x)
         dist.barrier()
     assert x.tolist() == [size * size] * 3, x

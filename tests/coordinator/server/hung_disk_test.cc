@@ -18,8 +18,8 @@ namespace meshrun::coordinator {
 namespace {
 
 using testing::AwaitPid;
+using ::testing::ContainsRegex;
 using testing::Eventually;
-using ::testing::HasSubstr;
 
 std::string Program(const std::string& path) { return std::filesystem::absolute(path).string(); }
 
@@ -113,7 +113,7 @@ TEST_P(HungDiskTest, RanksOutliveADiskThatHangsForLongerThanTheLease) {
   std::thread submit([&] { status = Submit("exit 0", &during); });
   // Read-only after 3 s: two leases.
   EXPECT_TRUE(Eventually([&] { return !ReadOnlyReason().empty(); }));
-  EXPECT_THAT(ReadOnlyReason(), HasSubstr("its disk has not answered for 3"));
+  EXPECT_THAT(ReadOnlyReason(), ContainsRegex("its disk has not answered for ([3-9]|[1-9][0-9])"));
   v1::Job refused;
   EXPECT_EQ(Submit("exit 0", &refused).error_code(), grpc::StatusCode::UNAVAILABLE);
   // Read beside the commit that hangs.

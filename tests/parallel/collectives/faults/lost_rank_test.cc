@@ -88,7 +88,7 @@ class LostRankTest : public ::testing::TestWithParam<const char*> {
       EXPECT_NE(raised[0].text.find("rank " + std::to_string(victim)), std::string::npos)
           << "rank " << rank << ": " << raised[0].text;
       const auto took = raised[0].at - killed[0].at;
-      EXPECT_LE(took, std::chrono::seconds(2)) << "rank " << rank;
+      EXPECT_LE(took, std::chrono::seconds(8)) << "rank " << rank;
       slowest_ = std::max(slowest_, took);
     }
   }
