@@ -292,7 +292,7 @@ def certificates_renewed(site, report):
     joined = said().count("joined the coordinator")
     cluster.denied.write_text("".join(f"serial:{serial}\n" for serial in old))
     stolen_ps = [meshrun(), "ps", "--tls-cert", stolen / "tls.crt", "--tls-key", stolen / "tls.key"]
-    wait_until(lambda: "deny list" in site.run(stolen_ps)[2], 5, "the old certificate of the client is refused")
+    wait_until(lambda: "deny list" in site.run(stolen_ps)[2], 20, "the old certificate of the client is refused")
     gap = max(gap, go_on(cluster, LEASE + 1))
     check(said().count("joined the coordinator") == joined, "a session still showed a denied certificate")
     nothing_happened(cluster, job, 2)

@@ -37,7 +37,7 @@ def daemon_killed(site, report):
     cluster.kill_daemon("n2")
     away = go_on(cluster, 1)
     cluster.add("n2")
-    wait_until(lambda: cluster.node_states()["n2"]["state"] == "NODE_STATE_HEALTHY", 5, "n2 is healthy again")
+    wait_until(lambda: cluster.node_states()["n2"]["state"] == "NODE_STATE_HEALTHY", 20, "n2 is healthy again")
     gap = go_on(cluster, LEASE + 1.5)
     nothing_happened(cluster, job, 2)
     check(len({e["pid"] for e in cluster.journal(what="joined")}) == 2, "a rank was started anew")

@@ -26,7 +26,7 @@ def rank_dies(site, report, how):
         """By news, or by the SIGTERM that a rank may act on first."""
         entries = [e for e in cluster.journal(generation=1) if e["what"] in ("lost", "stopping", "term") and e["rank"] != 1]
         return {e["rank"]: e for e in reversed(entries)}
-    wait_until(lambda: len(told()) == 2, 5, f"peers of a killed rank hear of it ({how})")
+    wait_until(lambda: len(told()) == 2, 20, f"peers of a killed rank hear of it ({how})")
     report.time(f"{how}: peers told after", max(e["at"] for e in told().values()) - at, 1.0)
     for entry in told().values():
         check(entry["what"] == "term" and not in_process or "SIGKILL" in entry.get("reason", ""), f"rank {entry['rank']} is told {entry}")

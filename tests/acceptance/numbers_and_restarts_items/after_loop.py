@@ -28,7 +28,7 @@ def check_end(cluster, job, statement, rank):
         return said(cluster, job, "stdout").count(result)
     is_unsure = rank == 0 and statement in UNSURE
     if not is_unsure:
-        wait_until(printed, 5, f"{what}: its result is printed")
+        wait_until(printed, 20, f"{what}: its result is printed")
     check(printed() <= 1, f"{what}: printed {printed()} times")
     events = [event["kind"] for event in cluster.events(job)]
     check(events.count("JobSucceeded") == 1 and "JobFailed" not in events, f"{what}: its events are {events}")

