@@ -134,7 +134,7 @@ export class JobView {
   #changed(isWhole) {
     const {job, curve} = this.#known;
     const step = job.progress?.step;
-    if (isWhole && step !== this.#rate?.seen) this.#rate = rateOfCurve(curve);
+    if (!this.#rate || (isWhole && step !== this.#rate.seen)) this.#rate = rateOfCurve(curve);
     this.#rate.look(serverNow() / 1000, step, !isWhole);
     const state = `${stateName(job.state)} ${job.generation}`;
     if (state !== this.#state) {
