@@ -324,10 +324,7 @@ void JobTable::AddRanks(const Job& job, int first, int count, v1::Job* out) cons
   for (int i = first; i < std::min(first + count, view.ranks_size()); ++i) {
     v1::RankStatus& rank = *out->add_ranks();
     rank = view.ranks(i);
-    // If several ranks ended badly, the lines of the first one tell what happened.
-    const bool consequence = rank.exit().last_lines_size() > 0 && view.has_failure() &&
-                             rank.assignment().rank() != view.failure().rank();
-    if (consequence) rank.mutable_exit()->clear_last_lines();
+    if (rank.has_exit() && job.HidesLastLines(i)) rank.mutable_exit()->clear_last_lines();
   }
 }
 

@@ -146,6 +146,8 @@ struct Job {
   bool failed() const {
     return view.has_failure() && view.failure().generation() == view.generation();
   }
+  // If several ranks ended badly, the lines of the first one tell what happened.
+  bool HidesLastLines(int rank) const { return failed() && rank != view.failure().rank(); }
   // Whether all ranks of the current generation have done their part, as one of them has said: no
   // other generation follows, however its ranks and hosts end.
   bool finished() const {

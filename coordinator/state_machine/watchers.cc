@@ -120,8 +120,9 @@ std::shared_ptr<const v1::WatchJobResponse> Watchers::Delta(const Job& job, cons
     v1::RankStatus& changed = *delta.add_ranks();
     changed = job.view.ranks(rank);
     changed.clear_progress();
-    if (rank != job.view.failure().rank()) changed.mutable_exit()->clear_last_lines();
-    if (!job.view.ranks(rank).has_exit()) changed.clear_exit();
+    if (changed.has_exit() && job.HidesLastLines(rank)) {
+      changed.mutable_exit()->clear_last_lines();
+    }
   }
   if (with_groups) {
     delta.set_has_groups(true);

@@ -635,6 +635,22 @@ TEST_F(JobsTest, NumbersBelowZeroAreRefused) {
   EXPECT_EQ(rank.message(), "first_rank: -1 is not a rank: write 0 or more");
 }
 
+TEST_F(JobsTest, LinesOfRanksAreShownWhereAnEarlierGenerationFailed) {
+  FakeWorker& worker = h.AddWorker("node1");
+  v1::JobSpec spec = MakeSpec(1, 4);
+  spec.set_max_restarts(1);
+  const std::string id = h.Submit(spec);
+  h.Say(worker, worker.Exit(id, 2, 3));
+  h.Advance(seconds(60));
+  ASSERT_EQ(h.state(id), v1::JOB_STATE_RUNNING) << h.job(id).reason();
+  ASSERT_EQ(h.job(id).failure().generation(), 1u);
+  h.Say(worker, worker.Exit(id, 0, 0));
+  v1::StateEvent get;
+  get.mutable_get_job()->set_job_id(id);
+  const auto shown = h.answer(h.Call(get)).As<v1::GetJobResponse>();
+  EXPECT_EQ(shown.job().ranks(0).exit().last_lines_size(), 1);
+}
+
 // With 100,000 of each, the coordinator stood still for a minute.
 TEST_F(JobsTest, ManyRanksAndPositionsCostWhatTheirNumberSays) {
   h.AddWorker("node1", 512);
