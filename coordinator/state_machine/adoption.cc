@@ -106,6 +106,9 @@ void Generations::OnNodeReturned(Node& node, const v1::Hello& hello) {
       // They are asked anew which of them stand still.
       commands_.Quiesce(*job, *member);
     }
+    if (job->view.state() == v1::JOB_STATE_RUNNING && !running.ended()) {
+      commands_.RepeatPauses(*job, *member);
+    }
   }
   OnUnnamed(node, carried);
   departures_.UpdateDrainReason(node);

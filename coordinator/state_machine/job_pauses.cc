@@ -13,8 +13,9 @@ void JobTable::SetPaused(Job& job, const std::vector<int>& ranks, bool paused) {
     const int rank = ranks.empty() ? i : ranks[i];
     if (paused) {
       left.insert(rank);
-    } else {
-      left.erase(rank);
+      job.told_to_go_on.erase(rank);
+    } else if (left.erase(rank) > 0) {
+      job.told_to_go_on[rank] = context_.now;
     }
   }
   job.record.mutable_paused_ranks()->Assign(left.begin(), left.end());

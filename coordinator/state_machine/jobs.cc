@@ -248,6 +248,7 @@ void JobTable::Enter(Job& job, JobPhase phase, std::string reason) {
   // Ranks that are told to end go on; new ones have never been paused.
   if (state != v1::JOB_STATE_RUNNING) {
     job.record.clear_paused_ranks();
+    job.told_to_go_on.clear();
     job.view.clear_paused_since();
   }
   if (state == v1::JOB_STATE_RUNNING && MaxNodes(job.view.spec()) > MinNodes(job.view.spec())) {

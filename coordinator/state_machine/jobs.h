@@ -93,6 +93,8 @@ struct Job {
   std::optional<SteadyNanos> queued_since;
   // When the last of its paused ranks went on, as far as this term knows.
   SteadyNanos resumed_at{0};
+  // When paused ranks were told to go on, as far as this term knows.
+  std::map<int, SteadyNanos> told_to_go_on;
   // The generation of which an event says why it does not grow yet, as far as this term knows.
   uint64_t growth_wait_said = 0;
   // Ranks that stand still.

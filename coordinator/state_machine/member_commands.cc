@@ -1,5 +1,7 @@
 #include "coordinator/state_machine/member_commands.h"
 
+#include <csignal>
+#include <map>
 #include <utility>
 
 #include "core/proto_time.h"
@@ -55,6 +57,28 @@ void MemberCommands::Forget(const std::string& job_id, uint64_t generation, cons
   v1::OpenSessionResponse message = MessageTo(node, job_id, generation);
   message.mutable_forget();
   context_.Send(node.session_id, std::move(message));
+}
+
+void MemberCommands::RepeatPauses(const Job& job, const Member& member) {
+  const Node& node = *nodes_.Find(member.node_id);
+  if (node.session_id == 0 || member.ended) return;
+  std::map<int, v1::SignalRanks> by_signal;
+  const auto add = [&](int signal, int rank) {
+    if (rank < member.first_rank || rank >= member.first_rank + member.rank_count) return;
+    if (job.view.ranks(rank).state() == v1::RANK_STATE_EXITED) return;
+    by_signal[signal].set_signal(signal);
+    by_signal[signal].add_ranks(rank);
+  };
+  for (const int rank : job.record.paused_ranks()) add(SIGSTOP, rank);
+  for (const auto& [rank, at] : job.told_to_go_on) {
+    // A message of the worker that came a moment later may have been under way before.
+    if (at + context_.lease >= node.heard_before) add(SIGCONT, rank);
+  }
+  for (auto& [signal, ranks] : by_signal) {
+    v1::OpenSessionResponse message = MessageTo(node, job.id(), job.view.generation());
+    *message.mutable_signal_ranks() = std::move(ranks);
+    context_.Send(node.session_id, std::move(message));
+  }
 }
 
 void MemberCommands::Quiesce(const Job& job, const Member& member) {

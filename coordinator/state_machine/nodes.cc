@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "coordinator/state_machine/placement.h"
 #include "core/proto_time.h"
@@ -114,7 +115,7 @@ absl::StatusOr<Node*> NodeTable::Register(uint64_t session_id, uint64_t incarnat
   leases_.Set(node.id(), context_.now + context_.lease);
   fences_.Clear(node.id());
   node.strays.clear();
-  node.last_heard = context_.now;
+  node.heard_before = std::exchange(node.last_heard, context_.now);
   node.fence_after.reset();
   if (hello.has_fence_after()) node.fence_after = FromProto(hello.fence_after());
   recovering_.erase(node.id());

@@ -41,6 +41,8 @@ struct Node {
   std::optional<std::chrono::nanoseconds> fence_after;
   // When its last message came, as far as this term knows.
   SteadyNanos last_heard{0};
+  // The same, when its present session began: what was sent later to the one before may be lost.
+  SteadyNanos heard_before{0};
   // (job_id, generation) of processes that the node has named in its Hello, although their job is
   // unknown here or has ended, and that it has not reported gone yet.
   std::set<std::pair<std::string, uint64_t>> strays;

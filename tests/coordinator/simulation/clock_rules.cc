@@ -54,10 +54,10 @@ void Rules::CheckTraining(const StateMachine& machine, const std::vector<v1::Sta
   const auto tell = [&](const v1::SessionMessage& said, const std::string& job_id,
                         uint64_t generation, int64_t step) {
     const auto facts = facts_.find(job_id);
-    const bool is_repeated = step <= (facts == facts_.end() ? -1 : facts->second.reached);
+    const int64_t reached = facts == facts_.end() ? -1 : facts->second.reached;
     const auto known = told_.find(job_id);
     const bool goes_on = known != told_.end() && known->second.generation == generation;
-    if (goes_on && !is_repeated && step > known->second.step) {
+    if (goes_on && step > std::max({reached, known->second.highest, known->second.step})) {
       before.try_emplace(job_id, known->second, false);
     }
     if (!Tell(machine, said, job_id, generation, step, begin)) {
@@ -97,8 +97,7 @@ void Rules::CheckTraining(const StateMachine& machine, const std::vector<v1::Sta
                       it->second.view.state() == v1::JOB_STATE_RUNNING &&
                       it->second.view.generation() == told.generation;
     // A step that nobody had heard of, after less than the shortest limit of a hang.
-    if (!is_sure || !runs || told.step < 0 || told_[job_id].step <= told.highest ||
-        !told.hang.empty() || span >= kLeastHangTimeout) {
+    if (!is_sure || !runs || told.step < 0 || !told.hang.empty() || span >= kLeastHangTimeout) {
       continue;
     }
     span = std::max(span - told.blur - (end - begin), nanoseconds(0));

@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "core/proto_time.h"
 #include "tests/coordinator/support/harness.h"
@@ -40,6 +41,15 @@ class ContinuationTest : public ::testing::Test {
     int n = 0;
     for (const auto& message : worker.received) n += (message.*has)();
     return n;
+  }
+  // To whom the signal was sent, message by message.
+  static std::vector<std::vector<int>> Signalled(const FakeWorker& worker, int signal) {
+    std::vector<std::vector<int>> out;
+    for (const auto& message : worker.received) {
+      const v1::SignalRanks& sent = message.signal_ranks();
+      if (sent.signal() == signal) out.emplace_back(sent.ranks().begin(), sent.ranks().end());
+    }
+    return out;
   }
   absl::Status Commit(const std::string& job_id, uint64_t generation, int64_t step,
                       std::optional<int64_t> expected) {

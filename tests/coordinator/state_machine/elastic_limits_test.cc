@@ -9,6 +9,7 @@
 namespace meshrun::coordinator::testing {
 namespace {
 
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 class ElasticLimitsTest : public ContinuationTest {
@@ -156,6 +157,37 @@ TEST_F(ElasticLimitsTest, TablesOfOldGenerationsAreDropped) {
   const auto& worlds = h.machine().jobs().all().at(id).worlds;
   EXPECT_EQ(worlds.size(), 100u);
   EXPECT_TRUE(worlds.contains(121));
+}
+
+// The session may be broken, and nobody have noticed: the worker says nothing to a signal.
+TEST_F(ElasticLimitsTest, APauseThatMayBeLostWithASessionIsToldAgain) {
+  FakeWorker& first = Add("node1");
+  FakeWorker& second = Add("node2");
+  const std::string id = Run(Elastic(2, 2, 2));
+  Signal(id, SIGSTOP);
+  ASSERT_EQ(Signalled(second, SIGSTOP).size(), 1u);
+  h.Disconnect(second);
+  h.Connect(second);
+  EXPECT_THAT(Signalled(second, SIGSTOP), ElementsAre(ElementsAre(), ElementsAre(2, 3)));
+  // The leader may have ended between the answer and the message.
+  h.StartCoordinator();
+  h.Connect(first);
+  h.Connect(second);
+  EXPECT_THAT(Signalled(first, SIGSTOP), ElementsAre(ElementsAre(), ElementsAre(0, 1)));
+  EXPECT_EQ(Signalled(second, SIGSTOP).size(), 3u);
+  EXPECT_EQ(Signalled(second, SIGCONT).size(), 0u);
+  Signal(id, SIGCONT);
+  h.Disconnect(second);
+  h.Connect(second);
+  EXPECT_EQ(Signalled(second, SIGSTOP).size(), 3u);
+  EXPECT_THAT(Signalled(second, SIGCONT), ElementsAre(ElementsAre(), ElementsAre(2, 3)));
+  EXPECT_FALSE(h.job(id).has_paused_since());
+  // Long after that nothing is repeated: a person may have stopped a rank.
+  h.Advance(seconds(30));
+  h.Disconnect(second);
+  h.Connect(second);
+  EXPECT_EQ(Signalled(second, SIGCONT).size(), 2u);
+  EXPECT_EQ(h.state(id), v1::JOB_STATE_RUNNING) << h.job(id).reason();
 }
 
 TEST_F(ElasticLimitsTest, AnotherMachineWithTheIdentityOfALostNodeWaitsForItsFence) {
