@@ -129,7 +129,8 @@ std::vector<RunningRank> Generations::RunningRanks() const {
       if (exits.contains(rank.rank())) continue;
       RunningRank& running = out.emplace_back();
       running.job_id = it->first.first;
-      running.process = NameOf(rank, it->first.second);
+      const ProcessName process = NameOf(rank, it->first.second);
+      running.process = {process.generation, process.rank};
       running.rank = rank.rank();
       running.user = generation.record().prepare().submitter();
       if (const auto said = generation.progress().find(rank.rank());

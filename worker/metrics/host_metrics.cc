@@ -55,7 +55,7 @@ void CollectGpus(const GpuWatch::State& state, Exposition& out) {
 }  // namespace
 
 void HostMetrics::Place(const std::vector<RunningRank>& ranks) {
-  std::map<std::pair<std::string, ProcessName>, uint32_t> kept;
+  decltype(places_) kept;
   std::set<uint32_t> taken;
   for (const RunningRank& rank : ranks) {
     const auto found = places_.find({rank.job_id, rank.process});

@@ -17,7 +17,6 @@
 
 #include "core/metrics/exposition.h"
 #include "meshrun/v1/common.pb.h"
-#include "worker/generations/process_name.h"
 #include "worker/metrics/gpu_watch.h"
 
 namespace meshrun::worker {
@@ -25,7 +24,8 @@ namespace meshrun::worker {
 // A rank that runs here.
 struct RunningRank {
   std::string job_id;
-  ProcessName process;
+  // The generation in which its process began, and its number there.
+  std::pair<uint64_t, int> process;
   int rank = 0;
   std::string user;
   v1::Progress progress;
@@ -68,7 +68,7 @@ class HostMetrics {
   const bool with_job_;
   // By job and process: ranks may be numbered anew while their processes run, and totals are of a
   // process.
-  std::map<std::pair<std::string, ProcessName>, uint32_t> places_;
+  std::map<std::pair<std::string, std::pair<uint64_t, int>>, uint32_t> places_;
 };
 
 }  // namespace meshrun::worker

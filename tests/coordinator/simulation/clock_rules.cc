@@ -49,8 +49,8 @@ void Rules::CheckTraining(const StateMachine& machine, const std::vector<v1::Sta
   };
   const auto [first, last] = std::minmax_element(batch.begin(), batch.end(), earlier);
   const SteadyNanos begin(first->now_nanos()), end(last->now_nanos());
-  // By job: as it was before the batch, and whether it has come to a new step for sure.
-  std::map<std::string, std::pair<Told, bool>> before;
+  // By generation: as it was before the batch, and whether it has come to a new step for sure.
+  std::map<std::pair<std::string, uint64_t>, std::pair<Told, bool>> before;
   const auto tell = [&](const v1::SessionMessage& said, const std::string& job_id,
                         uint64_t generation, int64_t step) {
     const auto facts = facts_.find(job_id);
@@ -58,14 +58,22 @@ void Rules::CheckTraining(const StateMachine& machine, const std::vector<v1::Sta
     const auto known = told_.find(job_id);
     const bool goes_on = known != told_.end() && known->second.generation == generation;
     if (goes_on && step > std::max({reached, known->second.highest, known->second.step})) {
-      before.try_emplace(job_id, known->second, false);
+      before.try_emplace({job_id, generation}, known->second, false);
+    } else if (!goes_on && step > reached) {
+      // All its steps may be told in this batch, and the next generation follow there.
+      const auto job = machine.jobs().all().find(job_id);
+      if (job != machine.jobs().all().end() && job->second.worlds.contains(generation)) {
+        Told fresh{.generation = generation, .at = begin};
+        fresh.ranks = static_cast<uint32_t>(job->second.worlds.at(generation)->ranks_size());
+        before.try_emplace({job_id, generation}, fresh, false);
+      }
     }
     if (!Tell(machine, said, job_id, generation, step, begin)) {
       // It may have been heard all the same.
       if (goes_on && step > known->second.step) known->second.hung = false;
       return;
     }
-    const auto rises = before.find(job_id);
+    const auto rises = before.find({job_id, generation});
     if (rises != before.end()) rises->second.second = true;
     Told& told = told_[job_id];
     told.at = begin;
@@ -86,7 +94,8 @@ void Rules::CheckTraining(const StateMachine& machine, const std::vector<v1::Sta
     }
   }
   double most = 0, least = 0;
-  for (const auto& [job_id, entry] : before) {
+  for (const auto& [key, entry] : before) {
+    const std::string& job_id = key.first;
     const auto& [told, is_sure] = entry;
     if (told.hung) continue;
     nanoseconds span = end - told.at - told.stood;

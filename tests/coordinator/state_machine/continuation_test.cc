@@ -256,7 +256,7 @@ TEST_F(ContinuationTest, AnEventSaysThatAJobGrowsAfterTheFenceTime) {
   ASSERT_EQ(h.job(id).world_size(), 2u);
   EXPECT_FALSE(h.HasEvent("GrowthWaits")) << "it has all the nodes that it may have";
   Lose(lost);
-  h.Advance(seconds(2));
+  h.Advance(seconds(6));
   ASSERT_EQ(h.state(id), v1::JOB_STATE_RUNNING) << h.job(id).reason();
   ASSERT_EQ(h.job(id).world_size(), 1u);
   h.Advance(seconds(2));
