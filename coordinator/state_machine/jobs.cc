@@ -253,6 +253,8 @@ void JobTable::Enter(Job& job, JobPhase phase, std::string reason) {
   }
   if (state == v1::JOB_STATE_RUNNING && MaxNodes(job.view.spec()) > MinNodes(job.view.spec())) {
     elastic_.insert(job.id());
+    // Growth is to say what it waits for.
+    if (!job.leaving.empty()) context_.placement_due = true;
   } else {
     elastic_.erase(job.id());
   }
