@@ -25,7 +25,8 @@ constexpr size_t kMostNotes = 32;
 // UNIMPLEMENTED is not among them: a newer meshrun has written the state.
 bool MayPass(const absl::Status& why) {
   return absl::IsUnavailable(why) || absl::IsDeadlineExceeded(why) || absl::IsAborted(why) ||
-         absl::IsResourceExhausted(why) || absl::IsFailedPrecondition(why);
+         absl::IsResourceExhausted(why) || absl::IsFailedPrecondition(why) ||
+         absl::IsOutOfRange(why);  // what it read was compacted meanwhile
 }
 
 class RunningElectedServer : public ElectedServer {

@@ -33,6 +33,8 @@
 namespace {
 
 using meshrun::coordinator::AuditFile;
+using meshrun::coordinator::Note;
+using meshrun::coordinator::PolicyFile;
 using meshrun::coordinator::Server;
 using meshrun::coordinator::SqliteStateStore;
 using meshrun::coordinator::StateFlags;
@@ -164,23 +166,22 @@ absl::StatusOr<meshrun::v1::Quarantine> QuarantineOf(const Flags& flags) {
   return quarantine;
 }
 
-// After SIGHUP. A file that is wrong changes nothing.
-void ReloadPolicy(const std::string& path, Server& server) {
-  const auto policy = meshrun::coordinator::ReadPolicy(path);
-  if (policy.ok()) {
-    meshrun::log::Info("the policy was read again", {{"file", path}});
-    server.SetPolicy(*policy);
-    return;
+// After SIGHUP.
+void ReloadPolicy(PolicyFile& file, Server& server) {
+  const auto policy = file.Read();
+  if (!policy.ok()) {
+    return PolicyFile::Refuse(policy.status(), [&](auto&... said) { server.Note(said...); });
   }
-  const std::string why(policy.status().message());
-  meshrun::log::Error("the policy stays as it was", {{"error", policy.status()}});
-  server.Note("PolicyRefused", "the policy stays as it was: " + why);
+  meshrun::log::Info("the policy was read again", {{"file", file.path()}});
+  server.SetPolicy(*policy);
 }
 
-// What a server keeps open, or reads at its start.
-absl::Status AddFiles(const Flags& flags, Server::Options* options) {
+// What a server keeps open, or reads as it begins. `note`: null at the start of the process, which
+// is strict with the policy.
+absl::Status AddFiles(const Flags& flags, PolicyFile& policy_file, const Note& note,
+                      Server::Options* options) {
   if (!flags.policy.empty()) {
-    auto policy = meshrun::coordinator::ReadPolicy(flags.policy);
+    auto policy = note == nullptr ? policy_file.Read() : policy_file.ReadOrKeep(note);
     if (!policy.ok()) return meshrun::Annotate(policy.status(), "--policy");
     options->policy = *std::move(policy);
   }
@@ -225,7 +226,8 @@ int Serve(const Flags& flags, std::chrono::milliseconds lease, std::chrono::mill
     // At once: nothing of an ephemeral state is worth keeping, and the durable one is on disk.
     lifeline.emplace(meshrun::os::UniqueFd(flags.lifeline_fd), [] { ::_exit(meshrun::kExitOk); });
   }
-  const auto prepare = [&]() -> absl::StatusOr<Server::Options> {
+  PolicyFile policy_file(flags.policy);
+  const auto prepare = [&](const Note& note) -> absl::StatusOr<Server::Options> {
     Server::Options options;
     options.listen = flags.listen;
     options.security = flags.security;
@@ -237,7 +239,7 @@ int Serve(const Flags& flags, std::chrono::milliseconds lease, std::chrono::mill
     options.health = flags.health;
     options.connections.per_address = flags.connections_per_address;
     options.record_path = flags.record_events;
-    MESHRUN_RETURN_IF_ERROR(AddFiles(flags, &options));
+    MESHRUN_RETURN_IF_ERROR(AddFiles(flags, policy_file, note, &options));
     return options;
   };
   // Why this coordinator can never lead; the program ends as if it were told to.
@@ -250,7 +252,7 @@ int Serve(const Flags& flags, std::chrono::milliseconds lease, std::chrono::mill
         ::kill(::getpid(), SIGTERM);
       });
     }
-    MESHRUN_ASSIGN_OR_RETURN(Server::Options options, prepare());
+    MESHRUN_ASSIGN_OR_RETURN(Server::Options options, prepare(nullptr));
     return StartAlone(flags, std::move(options));
   };
   auto server = start();
@@ -271,7 +273,7 @@ int Serve(const Flags& flags, std::chrono::milliseconds lease, std::chrono::mill
   // `systemctl reload` sends it, whether or not there is a policy.
   const bool of_systemd = std::getenv("INVOCATION_ID") != nullptr;
   while (signal == SIGHUP && (reads_again || of_systemd)) {
-    if (!flags.policy.empty()) ReloadPolicy(flags.policy, **server);
+    if (!flags.policy.empty()) ReloadPolicy(policy_file, **server);
     (*server)->ReopenAuditFile();
     signal = meshrun::os::WaitForTerminationSignal();
   }

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "core/labels.h"
+#include "core/log.h"
 #include "core/os/files.h"
 #include "core/parse_integer.h"
 #include "core/proto_time.h"
@@ -317,6 +318,29 @@ absl::StatusOr<v1::Policy> ParsePolicy(std::string_view name, const std::string&
 absl::StatusOr<v1::Policy> ReadPolicy(const std::string& path) {
   MESHRUN_ASSIGN_OR_RETURN(const std::string text, os::ReadFile(path));
   return ParsePolicy(path, text);
+}
+
+absl::StatusOr<v1::Policy> PolicyFile::Read() {
+  auto policy = ReadPolicy(path_);
+  if (policy.ok()) {
+    const MutexLock lock(mu_);
+    last_ = *policy;
+  }
+  return policy;
+}
+
+absl::StatusOr<v1::Policy> PolicyFile::ReadOrKeep(const Note& note) {
+  auto policy = Read();
+  if (policy.ok()) return policy;
+  const MutexLock lock(mu_);
+  if (!last_.has_value()) return policy;
+  Refuse(policy.status(), note);
+  return *last_;
+}
+
+void PolicyFile::Refuse(const absl::Status& why, const Note& note) {
+  log::Error("the policy stays as it was", {{"error", why}});
+  note("PolicyRefused", "the policy stays as it was: " + std::string(why.message()));
 }
 
 }  // namespace meshrun::coordinator

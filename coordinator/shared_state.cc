@@ -40,8 +40,7 @@ absl::StatusOr<uint64_t> TermOf(StateStore& store) {
 // What each leadership of this process begins with.
 class Terms {
  public:
-  Terms(const StateFlags& flags, etcd::Client::Options client, std::string prefix,
-        std::function<absl::StatusOr<Server::Options>()> prepare)
+  Terms(const StateFlags& flags, etcd::Client::Options client, std::string prefix, Prepare prepare)
       : client_(std::move(client)),
         prefix_(std::move(prefix)),
         quota_bytes_(flags.etcd_quota_bytes),
@@ -68,7 +67,7 @@ class Terms {
 
   absl::StatusOr<Server::Options> Begin(const EtcdLeadership& leadership,
                                         const ElectedServer::Options::Note& note) {
-    MESHRUN_ASSIGN_OR_RETURN(Server::Options options, prepare_());
+    MESHRUN_ASSIGN_OR_RETURN(Server::Options options, prepare_(note));
     EtcdStateStore::Options state;
     state.client = client_;
     state.prefix = prefix_;
@@ -106,14 +105,13 @@ class Terms {
   const uint64_t quota_bytes_;
   std::string import_;
   StateCopy copy_;
-  const std::function<absl::StatusOr<Server::Options>()> prepare_;
+  const Prepare prepare_;
 };
 
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Server>> StartElected(
-    const StateFlags& flags, std::function<absl::StatusOr<Server::Options>()> prepare,
-    std::function<void(const absl::Status&)> on_useless) {
+    const StateFlags& flags, Prepare prepare, std::function<void(const absl::Status&)> on_useless) {
   MESHRUN_ASSIGN_OR_RETURN(const etcd::Target target, etcd::ParseTarget(flags.state));
   if (const std::string open = ReadableByAll("--etcd-password-file", flags.etcd_password_file);
       !open.empty()) {
@@ -127,7 +125,7 @@ absl::StatusOr<std::unique_ptr<Server>> StartElected(
   if (!flags.import_file.empty()) {
     MESHRUN_RETURN_IF_ERROR(Annotate(CheckImport(flags.import_file), "--import"));
   }
-  MESHRUN_ASSIGN_OR_RETURN(const Server::Options first, prepare());
+  MESHRUN_ASSIGN_OR_RETURN(const Server::Options first, prepare(nullptr));
   MESHRUN_ASSIGN_OR_RETURN(auto door, Door::Open({.listen = first.listen,
                                                   .security = first.security,
                                                   .connections = first.connections,

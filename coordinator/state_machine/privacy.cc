@@ -53,6 +53,7 @@ void Conceal(v1::Job* job) {
   spec.add_command(kPrivate);
   spec.clear_env();
   spec.clear_working_dir();
+  spec.clear_tensorboard();
   ConcealText(job->mutable_reason());
   ConcealText(job->mutable_hang());
   if (job->has_failure()) {

@@ -69,6 +69,8 @@ void EtcdUpkeep::LookAtSize() {
     log::Warning("the size of etcd's database is not known", {{"error", status.status()}});
     return;
   }
+  // A leader's lease is a new revision several times a second, also where nothing is committed.
+  if (const int64_t newest = status->header().revision(); newest > newest_) newest_ = newest;
   const auto size = static_cast<uint64_t>(status->dbsize());
   if (options_.on_size) options_.on_size(size);
   if (size * 100 >= options_.quota_bytes * kWarn && !nearly_full_) {

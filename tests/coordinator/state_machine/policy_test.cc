@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <fstream>
 #include <string>
 #include <vector>
 
@@ -450,6 +451,30 @@ TEST_F(PolicyTest, ARestartCountsWhatRuns) {
   EXPECT_EQ(h.state(second), v1::JOB_STATE_QUEUED);
   End(first);
   EXPECT_EQ(h.state(second), v1::JOB_STATE_RUNNING);
+}
+
+TEST(PolicyFileTest, OneThatIsWrongLaterLeavesWhatWasReadBefore) {
+  const std::string path = ::testing::TempDir() + "/policy.yaml";
+  std::vector<std::string> said;
+  const PolicyFile::Note note = [&](const std::string& kind, const std::string& message) {
+    said.push_back(kind + ": " + message);
+  };
+  const auto write = [&](const char* text) { std::ofstream(path) << text; };
+  PolicyFile file(path);
+  write("limits: {rank: 7}");
+  EXPECT_EQ(file.Read().status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(file.ReadOrKeep(note).status().code(), absl::StatusCode::kInvalidArgument)
+      << "nothing was read before";
+  EXPECT_THAT(said, ElementsAre());
+  write("limits: {ranks: 7}");
+  ASSERT_EQ(file.Read()->limits().ranks(), 7u);
+  write("limits: {rank: 8}");
+  EXPECT_FALSE(file.Read().ok());
+  EXPECT_EQ(file.ReadOrKeep(note)->limits().ranks(), 7u);
+  EXPECT_THAT(said, ElementsAre(HasSubstr("PolicyRefused: the policy stays as it was: ")));
+  write("limits: {ranks: 9}");
+  EXPECT_EQ(file.ReadOrKeep(note)->limits().ranks(), 9u);
+  EXPECT_EQ(said.size(), 1u);
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <set>
 #include <string>
 
 #include "core/env_entries.h"
@@ -30,6 +31,7 @@ class PrivacyTest : public ::testing::Test {
     spec.set_private_(true);
     spec.add_command(kSecret);
     spec.set_working_dir(std::string("/home/ada/") + kSecret);
+    spec.set_tensorboard(std::string("/home/ada/") + kSecret);
     SetEnv(*spec.mutable_env(), kSecret, "1");
     return spec;
   }
@@ -173,6 +175,35 @@ TEST_F(PrivacyTest, OtherJobsAreOpen) {
   const std::string id = h.SubmitAs("ada", open);
   FailWith(id, kSecret);
   EXPECT_THAT(AllThat("bob", id), HasSubstr(kSecret));
+}
+
+// Whoever adds a text to JobSpec decides here whether others may see it.
+TEST(ConcealTest, OnlyTextsThatOthersMaySeeAreLeft) {
+  const std::set<std::string> seen = {"name",          "after",   "shipped_job", "constraints",
+                                      "exclude_nodes", "account", "partition"};
+  v1::Job job;
+  const auto* const fields = v1::JobSpec::descriptor();
+  for (int i = 0; i < fields->field_count(); ++i) {
+    const auto& field = *fields->field(i);
+    if (field.cpp_type() != google::protobuf::FieldDescriptor::CPPTYPE_STRING) continue;
+    const auto& reflection = *job.spec().GetReflection();
+    if (field.is_repeated()) {
+      reflection.AddString(job.mutable_spec(), &field, kSecret);
+    } else {
+      reflection.SetString(job.mutable_spec(), &field, kSecret);
+    }
+  }
+  Conceal(&job);
+  for (int i = 0; i < fields->field_count(); ++i) {
+    const auto& field = *fields->field(i);
+    if (field.cpp_type() != google::protobuf::FieldDescriptor::CPPTYPE_STRING) continue;
+    if (seen.contains(field.name())) continue;
+    const auto& reflection = *job.spec().GetReflection();
+    const std::string text = field.is_repeated()
+                                 ? reflection.GetRepeatedString(job.spec(), &field, 0)
+                                 : reflection.GetString(job.spec(), &field);
+    EXPECT_NE(text, kSecret) << field.name();
+  }
 }
 
 }  // namespace

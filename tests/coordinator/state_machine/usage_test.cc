@@ -48,6 +48,21 @@ TEST_F(UsageTest, AJobThatHasEndedIsARecord) {
   EXPECT_EQ(usage.next(), 0u);
 }
 
+TEST_F(UsageTest, TimesMayBeAnyOfRfc3339) {
+  End(h.Submit(MakeSpec(1, 1)));
+  constexpr int64_t kYear = 31'556'952;
+  for (const int64_t first : {-1969 * kYear, -370 * kYear, -1 * kYear}) {
+    for (const int64_t last : {293 * kYear, 8029 * kYear}) {
+      v1::ListUsageRequest request;
+      request.mutable_since()->set_seconds(first);
+      request.mutable_until()->set_seconds(last);
+      EXPECT_EQ(Ask(request).records_size(), 1) << first << " " << last;
+      std::swap(*request.mutable_since(), *request.mutable_until());
+      EXPECT_EQ(Ask(request).records_size(), 0) << first << " " << last;
+    }
+  }
+}
+
 // The time in the queue is free, also between two generations.
 TEST_F(UsageTest, OnlyWhatIsHeldCounts) {
   h.Submit(MakeSpec(1, 8));

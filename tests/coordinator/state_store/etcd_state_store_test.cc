@@ -313,6 +313,17 @@ TEST(EtcdStateStoreTest, OldRevisionsGoAndAFullDatabaseIsTold) {
   read.set_revision(client->Range(read)->header().revision());
   ASSERT_TRUE(store->Commit(1, {Row("a", "2")}).ok());
   EXPECT_TRUE(Eventually([&] { return absl::IsOutOfRange(client->Range(read).status()); }));
+  // So do those of a leadership that is renewed while nothing is committed.
+  etcdserverpb::TxnRequest renewal;
+  auto& put = *renewal.add_success()->mutable_request_put();
+  put.set_key(Prefix() + "-beside");
+  for (const char* value : {"1", "2"}) {
+    put.set_value(value);
+    const auto renewed = client->Txn(renewal);
+    ASSERT_TRUE(renewed.ok()) << renewed.status();
+    if (*value == '1') read.set_revision(renewed->header().revision());
+  }
+  EXPECT_TRUE(Eventually([&] { return absl::IsOutOfRange(client->Range(read).status()); }));
   EXPECT_TRUE(Eventually([&] { return notices.Has("EtcdNearlyFull", "of its quota of 19.5 KiB"); }))
       << notices.all.size();
   // For metrics.
