@@ -20,7 +20,7 @@ TEST(SharedStateTest, FilesAreLookedAtBeforeItStandsBy) {
     flags.state = "etcd://127.0.0.1:1/meshrun";
     flags.name = "a";
     const auto server = StartElected(
-        flags, []() -> absl::StatusOr<Server::Options> { return Server::Options(); },
+        flags, [](const Note&) -> absl::StatusOr<Server::Options> { return Server::Options(); },
         [](const absl::Status&) {});
     return server.status();
   };
@@ -43,7 +43,7 @@ TEST(SharedStateTest, AStandbyServesHttp) {
   flags.advertise = "unix:" + (directory / "c.sock");
   const auto server = StartElected(
       flags,
-      [&]() -> absl::StatusOr<Server::Options> {
+      [&](const Note&) -> absl::StatusOr<Server::Options> {
         Server::Options options;
         options.listen = "unix:" + (directory / "c.sock");
         options.security.insecure_loopback = true;
@@ -76,7 +76,7 @@ class OwnCertificateTest : public ::testing::Test {
     flags.advertise = advertise;
     return StartElected(
                flags,
-               [&]() -> absl::StatusOr<Server::Options> {
+               [&](const Note&) -> absl::StatusOr<Server::Options> {
                  Server::Options options;
                  options.listen = listen;
                  options.security.insecure_loopback = true;
