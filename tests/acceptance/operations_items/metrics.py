@@ -147,7 +147,7 @@ def run(site):
     hang = site.directory / "hang"
     disk_env = {"LD_PRELOAD": binary("//tests/worker:libhanging_files.so"), "MESHRUN_HANG_BELOW": str(site.directory / "coordinator"),
                 "MESHRUN_HANG_WHILE": str(hang), "MESHRUN_HANG_ONLY": "sync"}
-    cluster = Monitored(site, disk_env, ["--lease", "4s", "--heartbeat", "500ms"])
+    cluster = Monitored(site, disk_env, ["--lease", "3s", "--heartbeat", "500ms"])
     cluster.add("n1", "--slots", 4, "--limits", "none",
                 env={"LD_LIBRARY_PATH": str(driver), "CUDA_VISIBLE_DEVICES": "0", "MESHRUN_TEST_GPU_STATE": str(gpu)})
     cluster.add("n2", "--slots", 4, days=1)
