@@ -332,10 +332,14 @@ absl::StatusOr<v1::Policy> PolicyFile::Read() {
 absl::StatusOr<v1::Policy> PolicyFile::ReadOrKeep(const Note& note) {
   auto policy = Read();
   if (policy.ok()) return policy;
-  const MutexLock lock(mu_);
-  if (!last_.has_value()) return policy;
+  std::optional<v1::Policy> last;
+  {
+    const MutexLock lock(mu_);
+    last = last_;
+  }
+  if (!last.has_value()) return policy;
   Refuse(policy.status(), note);
-  return *last_;
+  return *std::move(last);
 }
 
 void PolicyFile::Refuse(const absl::Status& why, const Note& note) {
