@@ -15,14 +15,16 @@ constexpr int64_t kMostSteps = int64_t{1} << 52;
 // Reports whose steps rise.
 std::vector<StepAxis::Reports> EpochsOf(const StepAxis::Reports& reports) {
   std::vector<StepAxis::Reports> epochs;
-  bool is_too_long = false;
   for (const auto& report : reports) {
-    is_too_long = is_too_long || report.first > kMostSteps;
     if (epochs.empty() || report.first < epochs.back().back().first) epochs.emplace_back();
     epochs.back().push_back(report);
   }
-  if (is_too_long) epochs.erase(epochs.begin(), epochs.end() - 1);
   return epochs;
+}
+
+bool IsTooLong(const StepAxis::Reports& reports) {
+  return std::any_of(reports.begin(), reports.end(),
+                     [](const auto& report) { return report.first > kMostSteps; });
 }
 
 int64_t BeginOf(const StepAxis::Reports& epoch) { return epoch.front().second; }
@@ -32,6 +34,13 @@ int64_t BeginOf(const StepAxis::Reports& epoch) { return epoch.front().second; }
 // have begun the last one yet.
 int LastEpoch(const std::vector<StepAxis::Reports>& epochs,
               const std::vector<StepAxis::Reports>& reference) {
+  if (epochs.size() == 1) {
+    // Its first report may be any of the epoch: a record keeps the last ones.
+    const int64_t end = epochs.back().back().second;
+    const auto later = std::find_if(reference.begin() + 1, reference.end(),
+                                    [&](const auto& epoch) { return BeginOf(epoch) > end; });
+    return static_cast<int>(later - reference.end());
+  }
   const int64_t begin = BeginOf(epochs.back());
   const auto nearest =
       std::min_element(reference.begin(), reference.end(), [&](const auto& a, const auto& b) {
@@ -46,6 +55,11 @@ StepAxis::StepAxis(const std::vector<Reports>& ranks) {
   std::vector<std::vector<Reports>> epochs;
   const std::vector<Reports>* reference = nullptr;
   for (const Reports& reports : ranks) epochs.push_back(EpochsOf(reports));
+  if (std::any_of(ranks.begin(), ranks.end(), IsTooLong)) {
+    for (std::vector<Reports>& rank : epochs) {
+      if (rank.size() > 1) rank.erase(rank.begin(), rank.end() - 1);
+    }
+  }
   for (const std::vector<Reports>& rank : epochs) {
     if (rank.size() < 2) continue;
     if (reference == nullptr || BeginOf(rank.back()) > BeginOf(reference->back())) {

@@ -59,7 +59,7 @@ void MemberCommands::Forget(const std::string& job_id, uint64_t generation, cons
   context_.Send(node.session_id, std::move(message));
 }
 
-void MemberCommands::RepeatPauses(const Job& job, const Member& member) {
+void MemberCommands::RepeatPauses(Job& job, const Member& member) {
   const Node& node = *nodes_.Find(member.node_id);
   if (node.session_id == 0 || member.ended) return;
   std::map<int, v1::SignalRanks> by_signal;
@@ -70,9 +70,12 @@ void MemberCommands::RepeatPauses(const Job& job, const Member& member) {
     by_signal[signal].add_ranks(rank);
   };
   for (const int rank : job.record.paused_ranks()) add(SIGSTOP, rank);
-  for (const auto& [rank, at] : job.told_to_go_on) {
+  for (auto& [rank, at] : job.told_to_go_on) {
+    if (rank < member.first_rank || rank >= member.first_rank + member.rank_count) continue;
     // A message of the worker that came a moment later may have been under way before.
-    if (at + context_.lease >= node.heard_before) add(SIGCONT, rank);
+    if (at + context_.lease < node.heard_before) continue;
+    add(SIGCONT, rank);
+    at = context_.now;  // this one may be lost, too
   }
   for (auto& [signal, ranks] : by_signal) {
     v1::OpenSessionResponse message = MessageTo(node, job.id(), job.view.generation());

@@ -23,7 +23,7 @@ class MemberCommands {
   void Quiesce(const Job& job, const Member& member);
   // A worker says nothing to a signal. So what may be lost with the session before is sent again:
   // SIGSTOP to paused ranks, SIGCONT to those that were told to go on lately.
-  void RepeatPauses(const Job& job, const Member& member);
+  void RepeatPauses(Job& job, const Member& member);
   void Forget(const std::string& job_id, uint64_t generation, const Node& node);
 
  private:

@@ -13,9 +13,10 @@ export class FailedJobs {
   hasAll = true;
   #next = 0;
 
-  // Asks anew if it is time; more seldom where there are more pages.
+  // Asks anew if it is time; more seldom where there are more pages. Whether there are new answers.
   async ask(signal, now = performance.now()) {
-    if (now < this.#next) return;
+    if (now < this.#next) return false;
+    this.#next = now + PERIOD_MS;
     const jobs = [];
     let pages = 0;
     let pageToken = "";
@@ -29,5 +30,6 @@ export class FailedJobs {
     this.jobs = jobs;
     this.hasAll = !pageToken;
     this.#next = now + pages * PERIOD_MS;
+    return true;
   }
 }

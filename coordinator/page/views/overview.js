@@ -54,9 +54,12 @@ export class OverviewView {
       setServerClock(cluster.now);
       this.seen = nodes.nodes.length + jobs.jobs.length;
       this.covers = coverage(jobs.jobs, jobs.nextPageToken, cluster.jobsActive);
-      if (jobs.nextPageToken) await this.#failed.ask(signal);
       const failed = jobs.nextPageToken ? this.#failed : {jobs: [], hasAll: true};
-      measured("overview", () => this.#update(cluster, nodes.nodes, jobs.jobs, failed));
+      const show = () =>
+          measured("overview", () => this.#update(cluster, nodes.nodes, jobs.jobs, failed));
+      show();
+      // It may take several answers, and what has come is shown meanwhile.
+      if (jobs.nextPageToken && await this.#failed.ask(signal)) show();
     }, () => pace(this.seen ?? 0), (error) => setText(this.verdict, error.message));
   }
 
