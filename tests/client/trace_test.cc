@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
+#include "client/render/step_axis.h"
 #include "core/proto_time.h"
 
 namespace meshrun::client {
@@ -411,6 +412,26 @@ TEST(TraceTest, RanksThatEndTakeNothingFromAnEarlierTraceOfTheirGeneration) {
   EXPECT_FALSE(HasLost(more, both));
   job.set_generation(2);
   EXPECT_FALSE(HasLost(MakeTrace(job, {Rank(0, 0, 2, Json::array())}, {}, 50), both));
+}
+
+// A record keeps the last reports, so that the first of them says nothing of where an epoch began.
+TEST(StepAxisTest, ARankAtTheEndOfAnEpochIsInThatEpoch) {
+  StepAxis::Reports sparse, dense;
+  for (int64_t step = 0; step <= 990; step += 10) sparse.emplace_back(step, step);
+  sparse.emplace_back(0, 1000);
+  for (int64_t step = 744; step <= 990; ++step) dense.emplace_back(step, step);
+  const StepAxis axis({sparse, dense});
+  EXPECT_EQ(axis.PlacesOf(0).rbegin()->first, 991);
+  EXPECT_EQ(axis.PlacesOf(1).begin()->first, 744);
+  EXPECT_EQ(axis.PlacesOf(1).rbegin()->first, 990);
+  EXPECT_EQ(axis.StepAt(991), 0);
+}
+
+// Sums of such steps would not fit into 64 bits.
+TEST(StepAxisTest, OneRankWithHugeStepsShortensAll) {
+  const StepAxis axis({{{1, 1}, {2, 2}, {1, 3}}, {{std::numeric_limits<int64_t>::max(), 2}}});
+  EXPECT_EQ(axis.PlacesOf(0).rbegin()->first, 1);
+  EXPECT_EQ(axis.PlacesOf(1).begin()->first, std::numeric_limits<int64_t>::max());
 }
 
 }  // namespace
