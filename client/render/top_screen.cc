@@ -198,8 +198,8 @@ int64_t FrontOf(const TopJob& job) {
   return front;
 }
 
-// The coordinator's word, else the rank that is furthest behind. A report comes once a second: as
-// on the page, nobody is behind who is no further behind than two of them.
+// The coordinator's word, else the rank that is furthest behind. A report comes once a second: a
+// rank that lags by two reports or less is not behind, as on the page.
 std::string WhoIsSlow(const TopJob& job, std::optional<double> steps_per_second) {
   if (!job.slowest.empty() || job.state != "RUNNING") return job.slowest;
   const TopRank* last = nullptr;

@@ -122,7 +122,7 @@ void Generations::TakeOver(Job& job, Member& member, Node& node,
   fence.set_generation(running.generation());
   for (const v1::RankExit& exit : running.exits()) OnRankExit(node, fence, exit);
   for (const int rank : running.running_ranks()) {
-    if (rank < member.first_rank || rank >= member.first_rank + member.rank_count) continue;
+    if (!member.Has(rank)) continue;
     v1::RankStatus& status = *job.view.mutable_ranks(rank);
     if (status.state() == v1::RANK_STATE_ASSIGNED && running.started()) {
       status.set_state(v1::RANK_STATE_RUNNING);

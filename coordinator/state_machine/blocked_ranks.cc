@@ -8,13 +8,6 @@
 #include "core/wait_messages.h"
 
 namespace meshrun::coordinator {
-namespace {
-
-bool LivesOn(const Member& member, int rank) {
-  return rank >= member.first_rank && rank < member.first_rank + member.rank_count;
-}
-
-}  // namespace
 
 BlockedRanks::Board& BlockedRanks::BoardOf(const Job& job) {
   Board& board = boards_[job.id()];
@@ -32,7 +25,7 @@ BlockedRanks::Board& BlockedRanks::BoardOf(const Job& job) {
 }
 
 void BlockedRanks::Report(const Job& job, const Member& member, const v1::WaitReport& report) {
-  if (!LivesOn(member, report.rank())) {
+  if (!member.Has(report.rank())) {
     context_.Warn(fmt::format("WaitReport ignored: rank {} of job {} does not live on {}",
                               report.rank(), job.id(), nodes_.Find(member.node_id)->record.name()));
     return;
@@ -63,7 +56,7 @@ void BlockedRanks::Report(const Job& job, const Member& member, const v1::WaitRe
 
 void BlockedRanks::Withdraw(const Job& job, const Member& member,
                             const v1::WaitWithdrawn& withdrawn) {
-  if (LivesOn(member, withdrawn.rank())) BoardOf(job).waiting.Withdraw(withdrawn.rank());
+  if (member.Has(withdrawn.rank())) BoardOf(job).waiting.Withdraw(withdrawn.rank());
 }
 
 bool BlockedRanks::IsBlocked(const Job& job, int rank) const {

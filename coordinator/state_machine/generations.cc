@@ -297,7 +297,7 @@ void Generations::OnRanksStarted(Node& node, const v1::Fence& fence,
   const auto [job, member] = Resolve(node, fence, "RanksStarted");
   if (job == nullptr) return;
   for (const auto& [rank, pid] : started.pids()) {
-    if (rank < member->first_rank || rank >= member->first_rank + member->rank_count) continue;
+    if (!member->Has(rank)) continue;
     v1::RankStatus& status = *job->view.mutable_ranks(rank);
     status.set_pid(pid);
     if (status.state() == v1::RANK_STATE_ASSIGNED) status.set_state(v1::RANK_STATE_RUNNING);
@@ -316,14 +316,11 @@ void Generations::CountStarted(Job& job, Member& member) {
 void Generations::OnRanksJoined(Node& node, const v1::Fence& fence, const v1::RanksJoined& joined) {
   const auto [job, member] = Resolve(node, fence, "RanksJoined");
   if (job == nullptr) return;
-  const auto lives_here = [member = member](int rank) {
-    return rank >= member->first_rank && rank < member->first_rank + member->rank_count;
-  };
   for (const int rank : joined.ranks()) {
-    if (lives_here(rank)) job->view.mutable_ranks(rank)->set_joined(true);
+    if (member->Has(rank)) job->view.mutable_ranks(rank)->set_joined(true);
   }
   for (const int rank : joined.in_process()) {
-    if (lives_here(rank)) job->view.mutable_ranks(rank)->set_in_process(true);
+    if (member->Has(rank)) job->view.mutable_ranks(rank)->set_in_process(true);
   }
   if (!joined.ranks().empty()) CountStarted(*job, *member);
   jobs_.Changed(*job, *member);
@@ -336,7 +333,7 @@ std::optional<StepChange> Generations::OnProgress(Node& node, const v1::Fence& f
   StepChange change{job, -1, false, {}};
   int lowest = job->view.world_size();
   for (const auto& [rank, progress] : report.progress()) {
-    if (rank < member->first_rank || rank >= member->first_rank + member->rank_count) continue;
+    if (!member->Has(rank)) continue;
     v1::Progress& known = *job->view.mutable_ranks(rank)->mutable_progress();
     if (IsEarlier(progress, known)) {
       // Its host tells all again to a session that is new.

@@ -42,8 +42,7 @@ Member* Job::FindLiveMember(const std::string& node_id) {
 bool Job::IsOn(int rank, const std::string& node_id) const {
   const auto it = member_by_node.find(node_id);
   if (it == member_by_node.end()) return false;
-  const Member& member = members[it->second];
-  return rank >= member.first_rank && rank < member.first_rank + member.rank_count;
+  return members[it->second].Has(rank);
 }
 
 bool Job::HasRunOn(const std::string& node_id) const {

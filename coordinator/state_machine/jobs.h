@@ -51,6 +51,8 @@ struct Member {
   // It came with this generation, whose other ranks live on from earlier ones, and which has not
   // started: no rank of the job runs there yet.
   bool newcomer = false;
+
+  bool Has(int rank) const { return rank >= first_rank && rank < first_rank + rank_count; }
 };
 
 // One host of an earlier generation whose processes may not be gone: the host is lost, or they do

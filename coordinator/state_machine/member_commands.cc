@@ -64,14 +64,15 @@ void MemberCommands::RepeatPauses(Job& job, const Member& member) {
   if (node.session_id == 0 || member.ended) return;
   std::map<int, v1::SignalRanks> by_signal;
   const auto add = [&](int signal, int rank) {
-    if (rank < member.first_rank || rank >= member.first_rank + member.rank_count) return;
     if (job.view.ranks(rank).state() == v1::RANK_STATE_EXITED) return;
     by_signal[signal].set_signal(signal);
     by_signal[signal].add_ranks(rank);
   };
-  for (const int rank : job.record.paused_ranks()) add(SIGSTOP, rank);
+  for (const int rank : job.record.paused_ranks()) {
+    if (member.Has(rank)) add(SIGSTOP, rank);
+  }
   for (auto& [rank, at] : job.told_to_go_on) {
-    if (rank < member.first_rank || rank >= member.first_rank + member.rank_count) continue;
+    if (!member.Has(rank)) continue;
     // A message of the worker that came a moment later may have been under way before.
     if (at + context_.lease < node.heard_before) continue;
     add(SIGCONT, rank);

@@ -84,8 +84,7 @@ void Queue::SignalJob(uint64_t call_id, const v1::SignalJobRequest& request) {
     v1::SignalRanks message;
     message.set_signal(request.signal());
     for (const int rank : request.ranks()) {
-      const bool here = rank >= member.first_rank && rank < member.first_rank + member.rank_count;
-      if (here) message.add_ranks(rank);
+      if (member.Has(rank)) message.add_ranks(rank);
     }
     if (!request.ranks().empty() && message.ranks().empty()) continue;
     if (node->session_id == 0) {

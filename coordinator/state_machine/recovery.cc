@@ -18,11 +18,8 @@ constexpr size_t kMostConsequenceBytes = 1000;
 
 // The rank whose process has ended, or -1.
 int RankOf(const Job& job, const Member& member, const v1::RankExit& exit) {
-  const int end = member.first_rank + member.rank_count;
-  if (exit.process_generation() == 0) {
-    return exit.rank() >= member.first_rank && exit.rank() < end ? exit.rank() : -1;
-  }
-  for (int rank = member.first_rank; rank < end; ++rank) {
+  if (exit.process_generation() == 0) return member.Has(exit.rank()) ? exit.rank() : -1;
+  for (int rank = member.first_rank; member.Has(rank); ++rank) {
     const v1::RankAssignment& process = job.view.ranks(rank).assignment();
     if (process.process_generation() == exit.process_generation() &&
         process.process_rank() == exit.process_rank()) {

@@ -1,30 +1,29 @@
 // A job, in the order in which people look: state, progress, loss, the slowest rank, the log,
 // stacks, then all the rest.
 
-import {fold} from "../model/fold.js";
-import {hasEnded, stateName} from "../model/names.js";
-import {fraction, rateOfCurve, speedOf} from "../model/rate.js";
-import {get} from "../net/api.js";
-import {serverNow} from "../net/link.js";
-import {poll} from "../net/poll.js";
-import {openStream} from "../net/stream.js";
-import {announce, el, measured, setText, show} from "../ui/dom.js";
-import {LogView} from "../ui/log_view.js";
-import {Pictures} from "../ui/pictures.js";
+import {fold} from '../model/fold.js';
+import {hasEnded, stateName} from '../model/names.js';
+import {fraction, rateOfCurve, speedOf} from '../model/rate.js';
+import {get} from '../net/api.js';
+import {serverNow} from '../net/link.js';
+import {poll} from '../net/poll.js';
+import {openStream} from '../net/stream.js';
+import {announce, el, measured, setText, show} from '../ui/dom.js';
+import {LogView} from '../ui/log_view.js';
+import {Pictures} from '../ui/pictures.js';
 
-import {JobAbout} from "./job/about.js";
-import {JobActions} from "./job/actions.js";
-import {JobCurves} from "./job/curves.js";
-import {JobFailure} from "./job/failure.js";
-import {JobHead} from "./job/head.js";
-import {JobHistory} from "./job/history.js";
-import {JobRanks} from "./job/ranks.js";
-import {JobStacks} from "./job/stacks.js";
+import {JobAbout} from './job/about.js';
+import {JobActions} from './job/actions.js';
+import {JobCurves} from './job/curves.js';
+import {JobFailure} from './job/failure.js';
+import {JobHead} from './job/head.js';
+import {JobHistory} from './job/history.js';
+import {JobRanks, RANKS_OF_PAGE} from './job/ranks.js';
+import {JobStacks} from './job/stacks.js';
 
 const PICTURES_MS = 5000;
 // The watch has no progress of single ranks: these are asked for, the less often the more there
 // are.
-const MOST_RANKS = 1024;
 const ranksPeriod = (count) => (count <= 64 ? 1500 : count <= 512 ? 3000 : 5000);
 
 export class JobView {
@@ -33,14 +32,14 @@ export class JobView {
   #rate = null;
   // Events and the generation of one answer.
   #told = {events: [], generation: 0};
-  #state = "";
+  #state = '';
   #logRanks = null;
   #scheduled = false;
 
   constructor({me, parameters}) {
     [this.id] = parameters;
     this.title = this.id;
-    this.problem = el("p", {class: "problem", role: "alert", hidden: true});
+    this.problem = el('p', {class: 'problem', role: 'alert', hidden: true});
     this.head = new JobHead(this.id);
     this.actions = new JobActions(
         this.id, me, {stack: () => this.stacks.ask(), changed: () => this.#askEvents()});
@@ -59,13 +58,13 @@ export class JobView {
     this.history = new JobHistory();
     this.about = new JobAbout(this.id);
     this.logSection =
-        el("section", {"aria-labelledby": "log"}, el("h2", {id: "log", tabindex: "-1"}, "Log"),
+        el('section', {'aria-labelledby': 'log'}, el('h2', {id: 'log', tabindex: '-1'}, 'Log'),
            this.log.element);
     this.element = el(
-        "div", {class: "view job"},
-        el("div", {class: "title-row"}, this.head.title, this.head.badge, this.actions.element),
+        'div', {class: 'view job'},
+        el('div', {class: 'title-row'}, this.head.title, this.head.badge, this.actions.element),
         this.problem, this.head.element, this.failure.element,
-        el("div", {class: "job-columns"}, this.curves.element, this.ranks.element), this.logSection,
+        el('div', {class: 'job-columns'}, this.curves.element, this.ranks.element), this.logSection,
         this.stacks.element, this.pictures.element, this.history.element, this.about.element);
     this.keys = {
       s: () => this.stacks.ask(),
@@ -73,14 +72,14 @@ export class JobView {
       g: () => this.ranks.focus(),
       f: () => this.failure.focus(),
       c: () => this.actions.cancel(),
-      "/": () => this.log.focusSearch()
+      '/': () => this.log.focusSearch()
     };
   }
 
   start() {
     this.closeWatch = openStream(`/jobs/${encodeURIComponent(this.id)}/watch`, {}, {
       on: (event, data) => {
-        if (event !== "change") return;
+        if (event !== 'change') return;
         this.#known = fold(this.#known, data);
         this.#changed(Boolean(data.job));
       },
@@ -105,13 +104,11 @@ export class JobView {
         (error) => this.#say(error.message));
     // Once more after the end, for what was shown last.
     let isLast = false;
-    this.picturesPolling = poll(
-        async (signal) => {
-          const ended = this.#known && hasEnded(this.#known.job);
-          await this.pictures.ask(signal);
-          isLast = ended;
-        },
-        () => this.#known && hasEnded(this.#known.job) && isLast ? Infinity : PICTURES_MS);
+    this.picturesPolling = poll(async (signal) => {
+      const ended = this.#known && hasEnded(this.#known.job);
+      await this.pictures.ask(signal);
+      isLast = ended;
+    }, () => this.#known && hasEnded(this.#known.job) && isLast ? Infinity : PICTURES_MS);
     // Ages and the time left go on between reports.
     this.ticking = setInterval(() => {
       if (!document.hidden) this.#later();
@@ -138,11 +135,11 @@ export class JobView {
     this.#rate.look(serverNow() / 1000, step, !isWhole);
     const state = `${stateName(job.state)} ${job.generation}`;
     if (state !== this.#state) {
-      const first = this.#state === "";
+      const first = this.#state === '';
       this.#state = state;
       this.#chooseLog(job);
       if (!first)
-        announce(`${this.id} is ${stateName(job.state)}${job.reason ? `: ${job.reason}` : ""}`);
+        announce(`${this.id} is ${stateName(job.state)}${job.reason ? `: ${job.reason}` : ''}`);
       this.#askEvents();
     }
     this.#later();
@@ -154,11 +151,11 @@ export class JobView {
     const ask = (firstRank, maxRanks) =>
         get(`/jobs/${encodeURIComponent(this.id)}`, {firstRank, maxRanks}, signal);
     const first = this.ranks.first;
-    const [start, page] =
-        await Promise.all([ask(0, first ? 1 : MOST_RANKS), first ? ask(first, MOST_RANKS) : null]);
+    const [start, page] = await Promise.all(
+        [ask(0, first ? 1 : RANKS_OF_PAGE), first ? ask(first, RANKS_OF_PAGE) : null]);
     const {job, nextRank} = page ?? start;
     // An answer has a most of bytes too.
-    const end = first + MOST_RANKS;
+    const end = first + RANKS_OF_PAGE;
     for (let next = nextRank; next > 0 && next < end;) {
       const more = await ask(next, end - next);
       if (more.job.generation !== job.generation) break;
@@ -167,8 +164,7 @@ export class JobView {
     }
     // Another page may have been turned to meanwhile, which is asked for then.
     if (first === this.ranks.first) this.ranks.looked(job);
-    if (start.events.length)
-      this.#told = {events: start.events, generation: start.job.generation};
+    if (start.events.length) this.#told = {events: start.events, generation: start.job.generation};
     return start;
   }
 
@@ -185,9 +181,9 @@ export class JobView {
   // All ranks while they run, the failed one afterwards; what a person has chosen stays.
   #chooseLog(job) {
     const started =
-        job.generation > 0 && !["ADMITTED", "RENDEZVOUS"].includes(stateName(job.state));
+        job.generation > 0 && !['ADMITTED', 'RENDEZVOUS'].includes(stateName(job.state));
     if (!started || this.log.isChosen) return;
-    const failed = hasEnded(job) && job.failure?.rank >= 0 ? String(job.failure.rank) : "";
+    const failed = hasEnded(job) && job.failure?.rank >= 0 ? String(job.failure.rank) : '';
     if (this.#logRanks === failed) return;
     this.#logRanks = failed;
     this.log.open(failed);
@@ -195,8 +191,8 @@ export class JobView {
 
   #log(rank) {
     if (rank !== null) this.log.choose(String(rank));
-    const heading = document.getElementById("log");
-    heading.scrollIntoView({block: "start"});
+    const heading = document.getElementById('log');
+    heading.scrollIntoView({block: 'start'});
     heading.focus({preventScroll: true});
   }
 
@@ -205,7 +201,7 @@ export class JobView {
     this.#scheduled = true;
     setTimeout(() => {
       this.#scheduled = false;
-      measured("job", () => this.#update());
+      measured('job', () => this.#update());
     }, 50);
   }
 
@@ -238,6 +234,6 @@ export class JobView {
 function titleOf(job) {
   const part = fraction(job.progress);
   const state = stateName(job.state);
-  if (state !== "RUNNING") return `${state} `;
-  return Number.isNaN(part) ? "" : `${Math.floor(part * 100 + 1e-9)} % `;
+  if (state !== 'RUNNING') return `${state} `;
+  return Number.isNaN(part) ? '' : `${Math.floor(part * 100 + 1e-9)} % `;
 }

@@ -1,12 +1,12 @@
 // The mesh as a grid, the slowest rank, and all about the one that is chosen.
 
-import {formatNumber} from "../../model/format.js";
-import {cellOf, highestStep, slowest, WaitShares} from "../../model/lag.js";
-import {stateName} from "../../model/names.js";
-import {el, keyed, setText, show} from "../../ui/dom.js";
-import {axisWords, legend, RankGrid} from "../../ui/rank_grid.js";
+import {formatNumber} from '../../model/format.js';
+import {cellOf, highestStep, slowest, WaitShares} from '../../model/lag.js';
+import {stateName} from '../../model/names.js';
+import {el, keyed, setText, show} from '../../ui/dom.js';
+import {axisWords, legend, RankGrid} from '../../ui/rank_grid.js';
 
-const PAGE = 1024;
+export const RANKS_OF_PAGE = 1024;
 const MOST_BEHIND = 8;
 
 export class JobRanks {
@@ -17,42 +17,42 @@ export class JobRanks {
   #waits = new WaitShares();
   #job = null;
   #rate = 0;
-  #auto = true;
+#auto = true;
 
   // log(rank), stack(rank): shows them. may(): whether the caller may ask for stacks. look(): looks
   // at other ranks.
   constructor(act) {
     this.act = act;
     this.grid = new RankGrid({choose: () => this.#panel(), open: (rank) => act.log(rank)});
-    this.grid.grid.addEventListener("focusin", () => {
+    this.grid.grid.addEventListener('focusin', () => {
       this.#auto = false;
     });
-    this.slow = el("p", {class: "slowest"});
-    this.shape = el("p", {class: "muted"});
+    this.slow = el('p', {class: 'slowest'});
+    this.shape = el('p', {class: 'muted'});
     const turn = (by) => () => this.#turnTo(this.first + by);
     this.pages =
-        el("div", {class: "actions", hidden: true},
-           el("button", {type: "button", onclick: turn(-PAGE)}, "Earlier ranks"),
-           el("button", {type: "button", onclick: turn(PAGE)}, "Later ranks"));
+        el('div', {class: 'actions', hidden: true},
+           el('button', {type: 'button', onclick: turn(-RANKS_OF_PAGE)}, 'Earlier ranks'),
+           el('button', {type: 'button', onclick: turn(RANKS_OF_PAGE)}, 'Later ranks'));
     this.colour =
-        el("select", {id: "rank-colour"}, new Option("step lag", "lag"),
-           new Option("time it computes", "computes"));
-    this.colour.addEventListener("change", () => this.#recolour());
-    this.legend = el("div");
-    this.behindList = el("span", {class: "actions"});
-    this.behind = el("div", {class: "behind"}, el("span", {class: "muted"}), this.behindList);
-    this.panelTitle = el("h3", {});
-    this.panelFacts = el("dl", {class: "facts-list"});
-    this.toLog = el("button", {type: "button", onclick: () => act.log(this.grid.chosen)}, "Log");
+        el('select', {id: 'rank-colour'}, new Option('step lag', 'lag'),
+           new Option('time it computes', 'computes'));
+    this.colour.addEventListener('change', () => this.#recolour());
+    this.legend = el('div');
+    this.behindList = el('span', {class: 'actions'});
+    this.behind = el('div', {class: 'behind'}, el('span', {class: 'muted'}), this.behindList);
+    this.panelTitle = el('h3', {});
+    this.panelFacts = el('dl', {class: 'facts-list'});
+    this.toLog = el('button', {type: 'button', onclick: () => act.log(this.grid.chosen)}, 'Log');
     this.toStack =
-        el("button", {type: "button", onclick: () => act.stack(this.grid.chosen)}, "Stack");
+        el('button', {type: 'button', onclick: () => act.stack(this.grid.chosen)}, 'Stack');
     this.panel =
-        el("div", {class: "rank-panel", hidden: true}, this.panelTitle, this.panelFacts,
-           el("div", {class: "actions"}, this.toLog, this.toStack));
+        el('div', {class: 'rank-panel', hidden: true}, this.panelTitle, this.panelFacts,
+           el('div', {class: 'actions'}, this.toLog, this.toStack));
     this.element =
-        el("section", {"aria-labelledby": "ranks"}, el("h2", {id: "ranks"}, "Ranks"), this.slow,
-           el("div", {class: "controls"}, this.shape,
-              el("label", {class: "inline", "for": "rank-colour"}, "Colour: ", this.colour)),
+        el('section', {'aria-labelledby': 'ranks'}, el('h2', {id: 'ranks'}, 'Ranks'), this.slow,
+           el('div', {class: 'controls'}, this.shape,
+              el('label', {class: 'inline', 'for': 'rank-colour'}, 'Colour: ', this.colour)),
            this.pages, this.grid.element, this.behind, this.legend, this.panel);
     this.#recolour();
   }
@@ -63,7 +63,7 @@ export class JobRanks {
 
   choose(rank, focus) {
     this.#auto = false;
-    if (this.#job) this.#turnTo(rank - (rank % PAGE));
+    if (this.#job) this.#turnTo(rank - (rank % RANKS_OF_PAGE));
     this.grid.choose(rank, focus);
   }
 
@@ -83,7 +83,7 @@ export class JobRanks {
     if (this.first > 0 && this.first >= job.ranks.length) {
       // The job has shrunk.
       const last = Math.max(0, job.ranks.length - 1);
-      this.first = last - (last % PAGE);
+      this.first = last - (last % RANKS_OF_PAGE);
       this.act.look();
     }
     const ranks = this.#shown();
@@ -95,7 +95,7 @@ export class JobRanks {
       stepsPerSecond: rate,
       failedRank: failed,
       slow: new Set((job.stragglers ?? []).map((one) => one.rank)),
-      shares: this.colour.value === "computes" ? this.#sharesOf(ranks) : null
+      shares: this.colour.value === 'computes' ? this.#sharesOf(ranks) : null
     };
     const cells = new Map(ranks.map((rank) => [rank.assignment.rank, cellOf(rank, look)]));
     this.grid.update(ranks, job.mesh, (rank) => {
@@ -103,21 +103,21 @@ export class JobRanks {
       return {...cell, title: this.#title(rank, cell, look)};
     });
     this.#listBehind(cells, look.slow);
-    const isRunning = stateName(job.state) === "RUNNING";
+    const isRunning = stateName(job.state) === 'RUNNING';
     const slow =
         isRunning ? slowest(job, ranks, rate, this.#sharesOf(ranks), this.#foremost()) : null;
-    const shown = job.ranks.length > PAGE ?
-        `ranks ${this.first} to ${Math.min(job.ranks.length, this.first + PAGE) - 1}` :
-        "";
-    setText(this.slow, isRunning ? slowWords(slow, shown) : "");
-    this.slow.dataset.tone = slow ? "warn" : "rest";
+    const shown = job.ranks.length > RANKS_OF_PAGE ?
+        `ranks ${this.first} to ${Math.min(job.ranks.length, this.first + RANKS_OF_PAGE) - 1}` :
+        '';
+    setText(this.slow, isRunning ? slowWords(slow, shown) : '');
+    this.slow.dataset.tone = slow ? 'warn' : 'rest';
     setText(
         this.shape,
         [`${job.worldSize} ranks`, axisWords(job.mesh) && `mesh ${axisWords(job.mesh)}`]
                 .filter(Boolean)
-                .join(", ") +
-            (shown ? `; ${shown} are shown` : ""));
-    show(this.pages, job.ranks.length > PAGE);
+                .join(', ') +
+            (shown ? `; ${shown} are shown` : ''));
+    show(this.pages, job.ranks.length > RANKS_OF_PAGE);
     const wanted = failed >= 0 ? failed : slow?.rank ?? ranks[0].assignment.rank;
     if (this.#auto && this.grid.chosen !== wanted) this.grid.choose(wanted);
     this.#panel();
@@ -126,11 +126,11 @@ export class JobRanks {
   // Those of this page, each with what it said of itself at the last look. What is older cannot be
   // compared with it.
   #shown() {
-    const shown = this.#job.ranks.slice(this.first, this.first + PAGE);
+    const shown = this.#job.ranks.slice(this.first, this.first + RANKS_OF_PAGE);
     if (this.#looked.generation !== this.#job.generation) return shown;
     return shown.map((rank) => {
       const progress = this.#looked.progress.get(rank.assignment.rank);
-      const isRunning = stateName(rank.state) === "RUNNING";
+      const isRunning = stateName(rank.state) === 'RUNNING';
       return {...rank, progress: isRunning ? progress : progress ?? rank.progress};
     });
   }
@@ -160,25 +160,25 @@ export class JobRanks {
     show(this.behind, worst.length > 0);
     setText(
         this.behind.firstChild,
-        worst.length > MOST_BEHIND ? `${worst.length} ranks stand out:` : "Stand out:");
+        worst.length > MOST_BEHIND ? `${worst.length} ranks stand out:` : 'Stand out:');
     keyed(
         this.behindList, worst.slice(0, MOST_BEHIND), ([rank]) => rank,
-        ([rank]) => el("button", {type: "button", onclick: () => this.choose(rank, true)}),
+        ([rank]) => el('button', {type: 'button', onclick: () => this.choose(rank, true)}),
         (button, [rank, cell]) =>
-            setText(button, `rank ${rank}: ${slow.has(rank) ? "slow, " : ""}${cell.text}`));
+            setText(button, `rank ${rank}: ${slow.has(rank) ? 'slow, ' : ''}${cell.text}`));
   }
 
   #recolour() {
-    const [words, text] = this.colour.value === "computes" ?
+    const [words, text] = this.colour.value === 'computes' ?
         [
-          ["as the others", "more", "much more", "most of all"],
-          "Share of its last steps in which a rank computed: the others wait for the one that computes longest."
+          ['as the others', 'more', 'much more', 'most of all'],
+          'Share of its last steps in which a rank computed: the others wait for the one that computes longest.'
         ] :
         [
-          ["in step", "behind", "far behind, or slow", "very far behind"],
-          "The number is the rank's step; −n: n steps behind the foremost."
+          ['in step', 'behind', 'far behind, or slow', 'very far behind'],
+          'The number is the rank\'s step; −n: n steps behind the foremost.'
         ];
-    this.legend.replaceChildren(legend(words), el("p", {class: "muted legend-text"}, text));
+    this.legend.replaceChildren(legend(words), el('p', {class: 'muted legend-text'}, text));
     if (this.#job) this.update(this.#job, this.#rate);
   }
 
@@ -192,10 +192,10 @@ export class JobRanks {
   #title(rank, cell, {highest, slow}) {
     const step = rank.progress?.step;
     const lag = highest - step;
-    const where = (step === undefined ? "" : `, step ${step}${lag > 0 ? `, ${lag} behind` : ""}`) +
-        (slow.has(rank.assignment.rank) ? ", slow" : "");
+    const where = (step === undefined ? '' : `, step ${step}${lag > 0 ? `, ${lag} behind` : ''}`) +
+        (slow.has(rank.assignment.rank) ? ', slow' : '');
     return `rank ${rank.assignment.rank} on ${rank.nodeName}, ${
-        rank.end || (cell.kind === "run" ? "runs" : cell.text)}${where}`;
+        rank.end || (cell.kind === 'run' ? 'runs' : cell.text)}${where}`;
   }
 
   #panel() {
@@ -208,17 +208,16 @@ export class JobRanks {
         `Rank ${rank.assignment.rank} on ${rank.nodeName || rank.assignment.nodeId}`);
     keyed(
         this.panelFacts,
-        facts(
-            rank, this.#job, this.#waits.shares.get(rank.assignment.rank), this.#highest(ranks)),
-        ([name]) => name, ([name]) => el("div", {}, el("dt", {}, name), el("dd")),
+        facts(rank, this.#job, this.#waits.shares.get(rank.assignment.rank), this.#highest(ranks)),
+        ([name]) => name, ([name]) => el('div', {}, el('dt', {}, name), el('dd')),
         (node, [, value]) => setText(node.lastChild, value));
-    show(this.toStack, stateName(rank.state) === "RUNNING" && this.act.may());
+    show(this.toStack, stateName(rank.state) === 'RUNNING' && this.act.may());
   }
 }
 
 // slow: of slowest. shown: the ranks that were looked at; "": all.
 function slowWords(slow, shown) {
-  const of = shown && !slow?.isOfAll ? ` of ${shown}` : "";
+  const of = shown && !slow?.isOfAll ? ` of ${shown}` : '';
   return slow ? `Slowest${of}: rank ${slow.rank} on ${slow.node} ${slow.sentence}.` :
                 `No rank${of} stands out.`;
 }
@@ -226,37 +225,37 @@ function slowWords(slow, shown) {
 function facts(rank, job, share, highest) {
   const {assignment, progress} = rank;
   const list = [[
-    "state",
+    'state',
     `${stateName(rank.state).toLowerCase()}${
-        rank.end ? `: ${rank.end}${rank.exit?.teardown ? ", as a consequence" : ""}` : ""}`
+        rank.end ? `: ${rank.end}${rank.exit?.teardown ? ', as a consequence' : ''}` : ''}`
   ]];
   if (progress?.step !== undefined)
     list.push([
-      "step",
-      `${progress.step}${highest > progress.step ? `, ${highest - progress.step} behind` : ""}`
+      'step',
+      `${progress.step}${highest > progress.step ? `, ${highest - progress.step} behind` : ''}`
     ]);
   if (share !== undefined)
-    list.push(["waits for others", `${Math.round(share * 100)} % of its time`]);
+    list.push(['waits for others', `${Math.round(share * 100)} % of its time`]);
   else if (progress?.waitedSeconds)
-    list.push(["waited for others", `${formatNumber(progress.waitedSeconds)} s in all`]);
-  if (progress?.loss !== undefined) list.push(["loss", formatNumber(progress.loss)]);
+    list.push(['waited for others', `${formatNumber(progress.waitedSeconds)} s in all`]);
+  if (progress?.loss !== undefined) list.push(['loss', formatNumber(progress.loss)]);
   for (const [name, value] of Object.entries(progress?.metrics ?? {}).slice(0, 8))
     list.push([name, formatNumber(value)]);
-  if (progress?.note) list.push(["says", progress.note]);
+  if (progress?.note) list.push(['says', progress.note]);
   if (assignment.meshCoordinates?.length)
     list.push([
-      "place",
-      assignment.meshCoordinates.map((at, i) => `${job.mesh[i]?.name ?? i} ${at}`).join(", ")
+      'place',
+      assignment.meshCoordinates.map((at, i) => `${job.mesh[i]?.name ?? i} ${at}`).join(', ')
     ]);
-  list.push(["local rank", String(assignment.localRank)]);
-  if (assignment.gpus?.length) list.push(["GPU", assignment.gpus.join(", ")]);
+  list.push(['local rank', String(assignment.localRank)]);
+  if (assignment.gpus?.length) list.push(['GPU', assignment.gpus.join(', ')]);
   if (rank.pid)
     list.push([
-      "process",
+      'process',
       `${rank.pid}${
           assignment.processGeneration !== job.generation ?
               `, started for generation ${assignment.processGeneration}` :
-              ""}`
+              ''}`
     ]);
   return list;
 }
