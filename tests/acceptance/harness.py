@@ -280,10 +280,11 @@ class Site:
 
 
 def wait_until(condition, seconds, what):
-    """Polls a condition of other processes; returns how long it took."""
+    """Polls a condition of other processes; returns how long it took. A function as `what` tells of the end of the wait."""
     started = time.monotonic()
     while not condition():
-        check(time.monotonic() - started < seconds, f"not within {seconds:g} s: {what}")
+        if time.monotonic() - started >= seconds:
+            raise Short(f"not within {seconds:g} s: {what() if callable(what) else what}")
         time.sleep(0.01)
     return time.monotonic() - started
 

@@ -62,7 +62,7 @@ def change(nodes, size, seconds, what, action=lambda: None):
 
 def lines(nodes, pattern, what):
     for node in nodes:
-        wait_until(lambda: re.search(pattern, node.text()), 20, f"{what}: no line {pattern!r} in {node.text()[-600:]!r}")
+        wait_until(lambda: re.search(pattern, node.text()), 20, lambda: f"{what}: no line {pattern!r} in {node.text()[-600:]!r}")
 
 
 def leave(node):

@@ -250,7 +250,8 @@ def hang(site, name, command, function, where, env=None):
     named = f"rank 1 is in {function} ({where})"
     wait_until(lambda: " hangs: no step after step 3" in log.read_text() or process.poll() is not None, 60, f"{name}: the hang is told")
     at = time.monotonic()
-    wait_until(lambda: named in log.read_text() or process.poll() is not None, 30, f"{name}: the place of rank 1 is told: {log.read_text()[-400:]}")
+    wait_until(lambda: named in log.read_text() or process.poll() is not None, 30,
+               lambda: f"{name}: the place of rank 1 is told: {log.read_text()[-400:]}")
     took = time.monotonic() - at
     check(named in log.read_text(), f"{name}: '{named}' is not in: {log.read_text()[-600:]}")
     check(took <= lenient(REPORT), f"{name}: the place was told {took:.1f} s after the limit")
@@ -300,14 +301,14 @@ def ask(site, native):
 
     job = submit(native)
     place = f"rank 1 is in solver::stand_still (native.cc:{line_of(NATIVE)})"
-    wait_until(lambda: place in call("why", job), 30, f"why names the place: {call('why', job)}")
+    wait_until(lambda: place in call("why", job), 30, lambda: f"why names the place: {call('why', job)}")
     stacks = call("stack", job, "--ranks", "1")
     check(("stand_still" in stacks or "has ended" in stacks) and "rank 0" not in stacks, f"stack --ranks 1 shows {stacks[:400]}")
     if not limited:
         return "stack and why name the place; a refusal of the kernel not seen: this takes root and setpriv"
     refused = submit(native, "undumpable")
     sentence = re.compile("where rank 0 stands is not known: .*(SYS_PTRACE|ptrace_scope)")
-    wait_until(lambda: sentence.search(call("why", refused)), 30, f"a refusal has a sentence: {call('why', refused)}")
+    wait_until(lambda: sentence.search(call("why", refused)), 30, lambda: f"a refusal has a sentence: {call('why', refused)}")
     return "stack and why name the place, or what to do where the kernel refuses"
 
 

@@ -245,7 +245,7 @@ def below_minimum(site, report):
     back = now()
     cluster.add("n2")
     generation = lambda: int(cluster.job(job)["generation"])
-    wait_until(lambda: cluster.stepping(generation(), 2), 20, f"it goes on; it says '{cluster.job(job).get('reason')}'")
+    wait_until(lambda: cluster.stepping(generation(), 2), 20, lambda: f"it goes on; it says '{cluster.job(job).get('reason')}'")
     report.say(f"waited: '{view['reason']}'")
     report.time("steps after the return", now() - back, 5)
 

@@ -125,15 +125,25 @@ def access(cluster):
 
 
 def ranks_of(cluster):
-    """What is told of two ranks that report."""
+    """What is told of two ranks that report. Their places are the lowest that are free, and the job beside them may have one."""
+    def place_of(rank, text):
+        """The rank's place: that of the job which counts samples."""
+        found = re.search(rf'^meshrun_rank_samples_total{{place="(\d+)",user="[^"]+",rank="{rank}"}} ', text, re.M)
+        return found and found[1]
+
     def told():
         text = cluster.get("n1", "/metrics")[1]
-        return all(re.search(rf'^meshrun_rank_{what}{{place="{place}",user="[^"]+",rank="{place}"}} ', text, re.M) for place in "01" for what in
-                   ("step", "step_seconds", "samples_total", "collective_wait_seconds_total", "data_wait_seconds_total",
-                    "collective_bytes_total", "loss"))
-    wait_until(told, 15, "both ranks have metrics")
+        places = [place_of(rank, text) for rank in "01"]
+        return None not in places and places[0] != places[1] and all(
+            re.search(rf'^meshrun_rank_{what}{{place="{place}",user="[^"]+",rank="{rank}"}} ', text, re.M)
+            for rank, place in zip("01", places) for what in
+            ("step", "step_seconds", "collective_wait_seconds_total", "data_wait_seconds_total", "collective_bytes_total", "loss"))
+    wait_until(told, 15, lambda: "both ranks have metrics, which are: " + ", ".join(
+        re.findall(r"^meshrun_rank_\S+", cluster.get("n1", "/metrics")[1], re.M)))
+    place = place_of(0, cluster.get("n1", "/metrics")[1])
     # Another program may have held up one of the last steps.
-    wait_until(lambda: 0.15 < cluster.value("n1", 'meshrun_rank_step_seconds{place="0",.*}') < 0.6, 15, "a step of 0.2 s is told as such")
+    wait_until(lambda: 0.15 < cluster.value("n1", f'meshrun_rank_step_seconds{{place="{place}",.*}}') < 0.6, 15,
+               "a step of 0.2 s is told as such")
     check("job=" not in cluster.get("n1", "/metrics")[1], "a rank's metrics name its job without --metrics-job-label")
 
 
@@ -167,13 +177,13 @@ def run(site):
     wait_until(lambda: len(prometheus.targets()) == len(cluster.ports) and all(prometheus.targets().values()), 20, "all are scraped")
     # Before the first scrape nobody led.
     begun = {"MeshrunCertificateEnding", "MeshrunLogDiskFull"}
-    wait_until(lambda: not prometheus.firing() - begun, 10, f"no other alert fires where all is well: {prometheus.firing()}")
+    wait_until(lambda: not prometheus.firing() - begun, 10, lambda: f"no other alert fires where all is well: {prometheus.firing()}")
     took = {}
 
     def fires(name, cause=None, seconds=30):
         if cause is not None:
             cause()
-        took[name] = wait_until(lambda: name in prometheus.firing(), seconds, f"{name} fires; firing: {prometheus.firing()}")
+        took[name] = wait_until(lambda: name in prometheus.firing(), seconds, lambda: f"{name} fires; firing: {prometheus.firing()}")
 
     def slow_commits():
         for _ in range(3):
