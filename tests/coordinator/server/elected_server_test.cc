@@ -80,6 +80,11 @@ class ElectedServerTest : public ::testing::Test {
     options.state_engine = "etcd";
     return options;
   }
+  // What each takeover ends with from now on.
+  void SetFailure(const absl::Status& why) {
+    MutexLock lock(mu_);
+    fails_ = why;
+  }
   void Elect(const std::string& name) {
     election_.Elect(name);
     ASSERT_TRUE(Eventually([&] { return members_.at(name)->term() != 0; }));
@@ -374,17 +379,26 @@ TEST_F(ElectedServerTest, AnErrorNamesAllWhoWereAsked) {
 }
 
 TEST_F(ElectedServerTest, OneThatCannotTakeOverYetTriesAgain) {
+  std::atomic<int> attempts = 0;
+  on_takeover_ = [&](const ElectedServer::Options::Note&) { ++attempts; };
+  const std::vector<absl::Status> failures = {
+      absl::UnavailableError("etcd is away"),
+      absl::DeadlineExceededError("etcd is slow"),
+      absl::AbortedError("another term"),
+      absl::ResourceExhaustedError("etcd is full"),
+      absl::FailedPreconditionError("a file is missing"),
+      absl::OutOfRangeError("required revision has been compacted")};
   Start("a");
-  {
-    MutexLock lock(mu_);
-    fails_ = absl::UnavailableError("etcd is away");
-  }
+  SetFailure(failures.front());
   election_.Elect("a");
-  EXPECT_TRUE(absl::IsUnavailable(Describe(ChannelTo("a"))));
-  {
-    MutexLock lock(mu_);
-    fails_ = absl::OkStatus();
+  for (const absl::Status& why : failures) {
+    SetFailure(why);
+    const int before = attempts;
+    // The attempt that was under way, one with this failure, and another one.
+    EXPECT_TRUE(Eventually([&] { return attempts >= before + 3; })) << why;
   }
+  EXPECT_TRUE(absl::IsUnavailable(Describe(ChannelTo("a"))));
+  SetFailure(absl::OkStatus());
   Elect("a");
   EXPECT_TRUE(Describe(ChannelTo("a")).ok());
 }
@@ -393,10 +407,7 @@ TEST_F(ElectedServerTest, OneThatCannotTakeOverYetTriesAgain) {
 TEST_F(ElectedServerTest, OneThatCanNeverTakeOverGivesUp) {
   Start("a");
   Start("b");
-  {
-    MutexLock lock(mu_);
-    fails_ = absl::InvalidArgumentError("--policy: line 3");
-  }
+  SetFailure(absl::InvalidArgumentError("--policy: line 3"));
   election_.Elect("a");
   ASSERT_TRUE(Eventually([&] {
     MutexLock lock(mu_);
@@ -413,10 +424,7 @@ TEST_F(ElectedServerTest, OneThatCanNeverTakeOverGivesUp) {
 // A newer meshrun has written it: no time makes this program understand it.
 TEST_F(ElectedServerTest, OneThatDoesNotKnowTheStateGivesUp) {
   Start("a");
-  {
-    MutexLock lock(mu_);
-    fails_ = absl::UnimplementedError("the state has schema 9");
-  }
+  SetFailure(absl::UnimplementedError("the state has schema 9"));
   election_.Elect("a");
   ASSERT_TRUE(Eventually([&] {
     MutexLock lock(mu_);
