@@ -6,11 +6,14 @@ import contextlib
 import json
 import pathlib
 import shutil
-import socket
 import subprocess
+import sys
 import time
 import urllib.error
 import urllib.request
+
+sys.path.append(str(pathlib.Path(__file__).resolve().parents[1] / "etcd"))
+from members import free_ports
 
 # Keys as WebDriver writes them.
 KEYS = {"Enter": "\ue007", "Escape": "\ue00c", "Tab": "\ue004", "ArrowLeft": "\ue012", "ArrowUp": "\ue013", "ArrowRight": "\ue014",
@@ -147,19 +150,13 @@ class Browser:
             self._call("DELETE", "")
 
 
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
 @contextlib.contextmanager
 def browser(directory, *arguments):
     """A browser whose profile is below the directory. Raises Missing."""
     driver = shutil.which("chromedriver")
     if not driver or not pathlib.Path(CHROMIUM).exists():
         raise Missing("there is no chromium with chromedriver: tools/setup installs them")
-    port = free_port()
+    [port] = free_ports(1)
     base = f"http://127.0.0.1:{port}"
     profile = pathlib.Path(directory) / f"chromium-{port}"
     with open(pathlib.Path(directory) / "chromedriver.log", "a") as log:

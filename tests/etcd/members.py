@@ -26,7 +26,7 @@ _PATIENCE = 60
 _PR_SET_PDEATHSIG = 1
 
 
-def _free_ports(count):
+def free_ports(count):
     """Below those that the kernel gives to sockets which ask for any: nobody else gets one before it is taken."""
     first_given = int(pathlib.Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
     bound = []
@@ -66,7 +66,7 @@ class Members:
         self.tls, self.count, self.flags, self.root = tls, count, list(flags), ()
         self.processes = [None] * count
         for attempt in range(5):
-            ports = _free_ports(2 * count)
+            ports = free_ports(2 * count)
             self.endpoints = [f"127.0.0.1:{port}" for port in ports[:count]]
             self._peers = [f"{self._scheme}://127.0.0.1:{port}" for port in ports[count:]]
             try:

@@ -9,6 +9,7 @@ import fcntl
 import hashlib
 import os
 import pathlib
+import random
 import re
 import shutil
 import signal
@@ -139,7 +140,9 @@ def need_root(purpose):
 
 def free_port():
     """A port that nobody listens on, below the range of outgoing connections."""
-    for port in range(23100 + os.getpid() % 800, 25000):
+    ports = range(23100, 25000)
+    # By chance: others look for one at the same time.
+    for port in random.sample(ports, len(ports)):
         with socket.socket() as probe:
             with contextlib.suppress(OSError):
                 probe.bind(("127.0.0.1", port))

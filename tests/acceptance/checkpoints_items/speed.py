@@ -4,29 +4,26 @@ import json
 import os
 import re
 import shutil
-import socket
 import statistics
 import subprocess
+import sys
 
 import built
 from harness import ROOT, binary, check, passed, skip_soak, slow
+
+sys.path.append(str(ROOT / "tests/etcd"))
+from members import free_ports
 
 RANKS = 2
 # A parameter has so many, in both programs of ranks.
 TENSOR_BYTES = 16 << 20
 
 
-def _free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
 class Side:
     """The ranks of one side: processes that wait for commands."""
 
     def __init__(self, site, command, env=None, wrap=lambda rank: [], said=None, ranks=RANKS):
-        port = str(_free_port())
+        [port] = map(str, free_ports(1))
         self._ranks = []
         for rank in range(ranks):
             own = dict(env or os.environ, RANK=str(rank), WORLD_SIZE=str(ranks), LOCAL_RANK=str(rank), LOCAL_WORLD_SIZE=str(ranks),

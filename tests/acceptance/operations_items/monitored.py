@@ -3,18 +3,16 @@
 import json
 import re
 import shutil
-import socket
 import subprocess
+import sys
 import urllib.request
 
 from harness import ROOT, NotHere, binary, check, get, make_certificates, wait_until
 
+sys.path.append(str(ROOT / "tests/etcd"))
+from members import free_ports
+
 MONITORING = ROOT / "deploy/monitoring"
-
-
-def free_port():
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return listener.getsockname()[1]
 
 
 def tool(name):
@@ -32,8 +30,9 @@ class Monitored:
         self.certificates = site.directory / "certificates"
         make_certificates(self.certificates)
         self.issue("prometheus", "--role", "read", "--user", "prometheus")
-        self.ports = {"coordinator": free_port()}
-        self.address = f"127.0.0.1:{free_port()}"
+        self.ports = {}
+        self.ports["coordinator"], port = free_ports(2)
+        self.address = f"127.0.0.1:{port}"
         self.coordinator, _ = site.daemon(
             [binary("//coordinator:meshrun-coordinator"), "--listen", self.address, "--http", f"127.0.0.1:{self.ports['coordinator']}",
              "--state-dir", site.directory / "coordinator", *self.tls("coordinator"), *flags], coordinator_env)
@@ -52,7 +51,7 @@ class Monitored:
 
     def add(self, name, *flags, days=365, state=None, env=None):
         self.issue(name, "--role", "worker", "--node", name, "--host", "127.0.0.1", "--days", days)
-        self.ports[name] = free_port()
+        [self.ports[name]] = free_ports(1)
         self.workers[name], _ = self.site.daemon(
             [binary("//worker:meshrun-worker"), "--coordinator", self.address, "--name", name, "--state-dir",
              state or self.site.directory / name, "--http", f"127.0.0.1:{self.ports[name]}", *self.tls(name), *flags], env)
@@ -95,7 +94,7 @@ class Prometheus:
         (files / "alerts.yml").write_text(shorter((MONITORING / "alerts.yml").read_text()))
         done = subprocess.run([tool("promtool"), "check", "config", files / "prometheus.yml"], capture_output=True, text=True)
         check(done.returncode == 0, f"promtool check config: {done.stdout} {done.stderr}")
-        self.port = free_port()
+        [self.port] = free_ports(1)
         log = open(files / "log", "w")
         site.start([tool("prometheus"), f"--config.file={files}/prometheus.yml", f"--storage.tsdb.path={files}/data",
                     f"--web.listen-address=127.0.0.1:{self.port}"], stdout=log, stderr=log)

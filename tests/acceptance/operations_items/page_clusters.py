@@ -16,7 +16,7 @@ import urllib.request
 
 from clusters import SecureCluster
 from harness import ROOT, check, meshrun, skip_soak
-from webdriver import free_port
+from webdriver import free_ports
 
 sys.path.append(str(ROOT / "tests/coordinator/page"))
 from fixture_cluster import Cluster, now_text
@@ -62,7 +62,7 @@ class Real:
     `reader`, and at `stranger` that of somebody who may cancel jobs of his own alone."""
 
     def __init__(self, site):
-        self.cluster = SecureCluster(site, 2, coordinator_flags=["--http", f"127.0.0.1:{free_port()}"])
+        self.cluster = SecureCluster(site, 2, coordinator_flags=["--http", f"127.0.0.1:{free_ports(1)[0]}"])
         self.site = site
         self.script = site.script("rank.py", RANK, mode=0o644)
         for name, role in (("operator", "operate"), ("reader", "read"), ("stranger", "submit")):
