@@ -14,7 +14,7 @@ from harness import ROOT, binary, check, get, meshrun, wait_until
 from proxy import Proxy
 
 sys.path.append(str(ROOT / "tests/etcd"))
-from members import Failed, Members, _free_ports
+from members import Failed, Members, free_ports
 
 NAMES = "abc"
 
@@ -35,7 +35,7 @@ class Standbys(SecureCluster):
         self.etcd_tls = (head / "tls.crt", head / "tls.key", head / "ca.crt")
         self.etcd = Members(self.site.directory / "etcd", self.etcd_tls)
         self.site.cleanup.callback(self.etcd.close)
-        ports = _free_ports(2 * len(NAMES))
+        ports = free_ports(2 * len(NAMES))
         self.ports, self.http = dict(zip(NAMES, ports)), dict(zip(NAMES, ports[len(NAMES):]))
         self.doors = {name: Proxy(self.site, name, f"127.0.0.1:{self.ports[name]}") for name in NAMES}
         self.ways = {name: [Proxy(self.site, f"{name}-etcd{i}", endpoint) for i, endpoint in enumerate(self.etcd.endpoints)]
@@ -119,8 +119,9 @@ class Standbys(SecureCluster):
         wait_until(other, 30, f"a leader after term {term}")
         elected = time.monotonic() - began
         wait_until(lambda: all(node["state"] == "NODE_STATE_HEALTHY" for node in self.node_states().values()), 30, "all nodes are healthy")
-        leads, = self.logged(f"info coordinator: leads term={found[-1][1]}")
-        return elected, self.joined(found[-1][1]) - leads, found[-1]
+        leads = lambda: self.logged(f"info coordinator: leads term={found[-1][1]}")
+        wait_until(leads, 10, "the leader's log says so")
+        return elected, self.joined(found[-1][1]) - leads()[0], found[-1]
 
     def joined(self, term):
         """When the last of the nodes joined that term's leader. A leader calls a node healthy before the node has read its welcome."""

@@ -42,7 +42,8 @@ class Watched:
     """What the page of a job has open: the stream of its changes, and that of its logs."""
 
     def __init__(self, asker, job):
-        self.events, self.answered, self.sockets = 0, 0, []
+        # By path, of which each has a thread: whether it was answered, and how many events came.
+        self.answered, self.events, self.sockets = {}, {}, []
         for path in ("/watch", "/logs/follow?tail=50"):
             connection = asker.connect("coordinator")
             self.sockets.append(connection.sock)
@@ -52,15 +53,15 @@ class Watched:
         try:
             connection.request("GET", path)
             answer = connection.getresponse()
-            self.answered += answer.status == 200
+            self.answered[path] = answer.status == 200
             for line in answer:
-                self.events += line.startswith(b"data:")
+                self.events[path] = self.events.get(path, 0) + line.startswith(b"data:")
         except (OSError, ValueError, http.client.HTTPException):
             pass  # closed by end()
 
     def is_open(self):
         """The log follows whatever its job writes, which may be nothing."""
-        return self.answered == 2 and self.events > 0
+        return list(self.answered.values()) == [True, True] and any(self.events.values())
 
     def end(self):
         # To close the answer would wait for the reader, and so for the next words of a stream.

