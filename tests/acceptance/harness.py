@@ -10,6 +10,7 @@ import contextlib
 import json
 import os
 import pathlib
+import re
 import shutil
 import signal
 import ssl
@@ -208,16 +209,24 @@ def get(url, files, shows=True):
         return 0, str(error)
 
 
+# Variables of the caller's that change what programs do or write: whose cluster, rank or allocation they are in, the width and the
+# colours of a terminal, writes in smaller pieces.
+FOREIGN = re.compile("MESHRUN_(COORDINATOR|RDZV_SECRET|TLS_.*)|RANK|WORLD_SIZE|MASTER_.*|LOCAL_.*|GROUP_.*|ROLE_.*|TORCHELASTIC_.*|SLURM_.*|"
+                     "OMPI_.*|PMI.*|XDG_RUNTIME_DIR|COLUMNS|LINES|NO_COLOR|FORCE_COLOR|PYTHONUNBUFFERED")
+# A longer path leaves no room for those of Unix sockets, which end at 107 bytes.
+LONGEST_PARENT = 40
+
+
 class Site:
     """A scratch directory and the processes of one item."""
 
     def __init__(self, cleanup):
         self.cleanup = cleanup
-        self.directory = pathlib.Path(tempfile.mkdtemp(prefix="mrt-"))
+        parent = tempfile.gettempdir()
+        self.directory = pathlib.Path(tempfile.mkdtemp(prefix="mrt-", dir=parent if len(parent) <= LONGEST_PARENT else "/tmp"))
         cleanup.callback(shutil.rmtree, self.directory, ignore_errors=True)
-        self.env = dict(os.environ, XDG_STATE_HOME=str(self.directory / "state"))
-        for name in ("MESHRUN_COORDINATOR", "RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"):
-            self.env.pop(name, None)
+        self.env = {name: value for name, value in os.environ.items() if not FOREIGN.fullmatch(name)}
+        self.env["XDG_STATE_HOME"] = str(self.directory / "state")
 
     def script(self, name, text, mode=0o755):
         path = self.directory / name
