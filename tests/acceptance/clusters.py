@@ -83,10 +83,14 @@ class Cluster:
         """Without a word to anybody: no connection ends."""
         self.nodes[name].proxy.hold()
         at = now()
-        for entry in alive(f"{self.site.directory}/{name}"):
-            kill(pid_of(entry))
-        for entry in self.processes(name):
-            kill(entry["pid"])
+        # Until none is found: those found first may just have started another one.
+        for _ in range(50):
+            left = [pid_of(entry) for entry in alive(f"{self.site.directory}/{name}")] + [entry["pid"] for entry in self.processes(name)]
+            if not left:
+                break
+            for pid in left:
+                kill(pid)
+            time.sleep(0.01)
         self.nodes[name].process.wait()
         return at
 
@@ -224,6 +228,12 @@ class SecureCluster(Cluster):
 
     def certificate(self, name):
         return ssl._ssl._test_decode_cert(str(self.certificates / name / "tls.crt"))
+
+    def deny(self, *serials):
+        """The deny list is these from now on. Whole at each moment: a coordinator may read it at any."""
+        fresh = self.denied.with_suffix(".new")
+        fresh.write_text("".join(f"serial:{serial}\n" for serial in serials))
+        fresh.replace(self.denied)
 
     def serial(self, name):
         return self.certificate(name)["serialNumber"]

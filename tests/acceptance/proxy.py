@@ -93,7 +93,9 @@ class Proxy:
                 data = source.recv(65536)
             except OSError:
                 data = b""
-            if direction == "up" and self.hold_down_at and self.hold_down_at in data:
+            # Once: another thread may take it back meanwhile.
+            last = self.hold_down_at
+            if direction == "up" and last and last in data:
                 self.hold("down")
             late = self.delay[direction]
             while self.loss and self._chance.random() < self.loss:

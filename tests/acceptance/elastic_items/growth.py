@@ -26,10 +26,10 @@ def rate(site, name, seconds):
     def next_step():
         before = step_of(site, name)
         wait_until(lambda: step_of(site, name) > before, 30, "another step")
-        return step_of(site, name), time.time()
+        return step_of(site, name), time.monotonic()
 
     first, since = next_step()
-    wait_until(lambda: time.time() - since >= seconds, seconds + 5, "a while")
+    wait_until(lambda: time.monotonic() - since >= seconds, seconds + 5, "a while")
     last, until = next_step()
     return (last - first) / (until - since)
 
@@ -43,7 +43,7 @@ def run(site):
     name = submit(site, "--steps", STEPS, nodes="1:2", flags=["--grow", "at-once"], report=site.directory / "report.json", model=MODEL)
     wait_until(lambda: step_of(site, name) >= 20, 120, "the first steps")
     alone = rate(site, name, WINDOW)
-    joined = time.time()
+    joined = time.monotonic()
     worker(site, "n2", cores[1])
     _, grown = said(site, ["n1", "n2"], r"generation 2, rank \d of 2: has done step (\d+)", 60, "the world grows")
     left = re.search(r"leaves generation 1 after step (\d+)", said(site, ["n1"], r"(?s).*", 1, "its words")[0][0][0])

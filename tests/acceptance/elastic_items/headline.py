@@ -60,9 +60,9 @@ def words(site, worker):
 
 
 def said(site, workers, pattern, seconds, what):
-    """Waits until each worker's rank has said it. Returns the matches and the wall clock's time then."""
+    """Waits until each worker's rank has said it. Returns the matches and the time then."""
     wait_until(lambda: all(re.search(pattern, words(site, worker)) for worker in workers), seconds, what)
-    return [re.search(pattern, words(site, worker)) for worker in workers], time.time()
+    return [re.search(pattern, words(site, worker)) for worker in workers], time.monotonic()
 
 
 def finished(site, name, seconds):
@@ -95,7 +95,7 @@ def kill_a_host(site):
     kept = {worker: [pid for pid in processes_of(site, worker)] for worker in survivors}
     hit = processes_of(site, victim)
     check(len(hit) >= 3, f"{victim} is not a daemon, a supervisor and a rank: {hit}")
-    blow = time.time()
+    blow = time.monotonic()
     for pid in hit:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
@@ -121,7 +121,7 @@ def kill_a_host(site):
 TORCHRUN_PATIENCE = 60
 
 
-# Each rank says when it has done a step. Elastic as torchrun can: every worker is started anew.
+# Each rank says when it has done a step, by the clock that all processes share. Elastic as torchrun can: every worker is started anew.
 SCRIPT = """
 import os, pathlib, time, torch, torch.distributed as dist
 dist.init_process_group("gloo")
@@ -131,7 +131,7 @@ for step in range(100000):
     for parameter in model.parameters():
         dist.all_reduce(parameter.grad)
     with open(pathlib.Path({directory!r}) / f"steps.{{os.environ['GROUP_RANK']}}.{{os.getpid()}}", "a") as out:
-        out.write(f"{{time.time()}}\\n")
+        out.write(f"{{time.monotonic()}}\\n")
     time.sleep(0.02)
 """
 
@@ -160,7 +160,7 @@ def torchrun_beside(site):
         wait_until(lambda: len({path.name.split(".")[1] for path in files()}) == WORKERS, 120, "torchrun's workers train")
     except Short:
         return f"torchrun: its {WORKERS} workers do not train within 120 s"
-    blow = time.time()
+    blow = time.monotonic()
     with contextlib.suppress(ProcessLookupError):
         os.killpg(agents[-1].pid, signal.SIGKILL)
     for entry in pathlib.Path("/proc").iterdir():

@@ -155,7 +155,7 @@ def denied_and_renewed(script):
     log = cluster.site.directory / "daemons.log"
     spec = {"name": "true", "command": [base64.b64encode(b"true").decode()]}
     serial = cluster.serial("eve").lower().lstrip("0")
-    cluster.denied.write_text(f"serial:{serial}\n")
+    cluster.deny(serial)
     wait_until(lambda: "the deny list was read serials=1" in log.read_text(), 10, "the coordinator reads the deny list")
     # Two calls, and not two commands: a command first asks what the cluster is, and repeats that over a new connection.
     methods = {"SubmitJob": {"spec": spec}, "ListJobs": {}}
