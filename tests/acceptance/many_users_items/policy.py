@@ -141,7 +141,10 @@ def scripts_of_the_docs(cluster, page):
         most = max(most, sum(job["state"] in ("JOB_STATE_RENDEZVOUS", "JOB_STATE_RUNNING", "JOB_STATE_QUIESCING") for job in jobs))
         time.sleep(0.02)
     check(len(jobs) == 8 and all(job["state"] == "JOB_STATE_SUCCEEDED" for job in jobs), f"{[job['state'] for job in jobs]}")
-    check(most == 2, f"{most} of the array ran at a time")
+    # One look may miss that two run: their times tell.
+    spans = [(at(job["startedAt"]), at(job["finishedAt"])) for job in jobs]
+    together = max(sum(began <= moment < ended for began, ended in spans) for moment, _ in spans)
+    check(most <= 2 and together == 2, f"{most} of the array were seen at a time, and {together} ran")
     return "the page's scripts of arrays and dependencies; 8 jobs of an array, 2 at a time"
 
 

@@ -37,7 +37,8 @@ class LongJob:
 def until_running(jobs):
     for job in jobs:
         job.cluster.wait_state(job.id, "RUNNING", 30)
-        wait_until(lambda job=job: job.running(), 20, f"ranks of {job.id} run")
+        ranks = len(job.cluster.job(job.id)["ranks"])
+        wait_until(lambda job=job, ranks=ranks: len(job.running()) == ranks, 20, f"{ranks} ranks of {job.id} run")
 
 
 def load(cluster, stop, said):
