@@ -157,8 +157,8 @@ class Bars:
             self.process = site.start(command)
         else:
             self.process = site.start(command, stdout=open(self.path, "w"), stderr=subprocess.STDOUT)
-        # By rank: when its bar was drawn first, and when the file or the pipe had it.
-        self.drawn, self.first = {}, {}
+        # By rank: when its bar was drawn first, and when the file or the pipe had it. And when all had ended.
+        self.drawn, self.first, self.ended = {}, {}, None
 
     def lines(self):
         """By rank, what a person reads: without colours and our own lines."""
@@ -173,6 +173,8 @@ class Bars:
         return self.path.parent.glob(f"logs-{self.name}-{self.into}/*/attempt_0/{rank}/std*.log")
 
     def look(self, now):
+        if self.ended is None and self.process.poll() is not None:
+            self.ended = now
         for rank in {0, 1} - self.drawn.keys():
             if any(path.stat().st_size for path in self.logs(rank)):
                 self.drawn[rank] = now
@@ -182,11 +184,13 @@ class Bars:
 
     def verdict(self):
         check(self.process.wait(60) == 0, f"{self.name} into a {self.into} ended with {self.process.returncode}: {self.path.read_text()[-300:]}")
-        late = {rank: self.first.get(rank) for rank in (0, 1) if self.first.get(rank, SECONDS) > FIRST}
+        late = {rank: self.first.get(rank) for rank in (0, 1) if self.first.get(rank, float("inf")) > lenient(FIRST)}
         check(not late, f"{self.name} into a {self.into}: the first lines of ranks came after {late} s")
         for rank, lines in self.lines().items():
             bars = [line for line in lines if "%" in line]
-            check(2 <= len(bars) <= 1 + SECONDS // 5 + 1, f"{self.name} into a {self.into}: rank {rank} has {len(bars)} lines of its bar: {bars}")
+            # It draws for longer than SECONDS where other programs have the processors.
+            lasted = max(SECONDS, (self.ended or SECONDS) - self.drawn.get(rank, 0))
+            check(2 <= len(bars) <= 1 + lasted // 5 + 1, f"{self.name} into a {self.into}: rank {rank} has {len(bars)} lines of its bar: {bars}")
             check("100%" in bars[-1] and not any("100%" in line for line in bars[:-1]), f"{self.name}: the bar of rank {rank} ends as {bars}")
             check(not any("\r" in line for line in bars), f"{self.name}: a line still redraws itself: {bars}")
         for rank in (0, 1):

@@ -26,8 +26,8 @@ if kind != "python":
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
         signal.signal(number, on_signal)
 (job / f"{rank}.pid").write_text(str(os.getpid()))
-(job / f"{rank}.ready").touch()
 try:
+    (job / f"{rank}.ready").touch()
     end = seconds
     while end > 0:
         time.sleep(0.05)
