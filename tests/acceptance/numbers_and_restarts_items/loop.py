@@ -46,9 +46,9 @@ def said(cluster, job, stream):
 
 
 def places(site, name):
-    """By generation, the places of its ranks by number."""
+    """By generation, the places of its ranks by number. Of whole lines: a rank may be writing the last one."""
     found = {}
-    for line in (site.directory / f"{name}.places").read_text().splitlines():
+    for line in (site.directory / f"{name}.places").read_text().rpartition("\n")[0].splitlines():
         place = json.loads(line)
         found.setdefault(place["generation"], {})[place["rank"]] = place
     return found

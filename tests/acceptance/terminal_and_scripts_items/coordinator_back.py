@@ -9,7 +9,8 @@ import signal
 from harness import check, meshrun, passed, wait_until
 
 RANK = """#!/bin/sh
-echo $$ > pid.$RANK
+echo $$ > .pid.$RANK
+mv .pid.$RANK pid.$RANK
 until [ -e go ]; do sleep 0.05; done
 echo "rank $RANK is still $$"
 """

@@ -76,11 +76,15 @@ def bars(site, program, plain):
 def follow(site, program):
     """logs -f of a job that fails, on a terminal."""
     site.cluster(1)
-    rank = "i=1; while [ $i -lt 6 ]; do printf '\\r%d0%%' $i >&2; sleep 0.4; i=$((i + 1)); done; exit $RANK"
+    # It goes on once somebody looks.
+    rank = ("printf '\\r10%%' >&2; until [ -e looked ]; do sleep 0.05; done; "
+            "i=2; while [ $i -lt 6 ]; do printf '\\r%d0%%' $i >&2; sleep 0.4; i=$((i + 1)); done; exit $RANK")
     code, out, err, _ = site.run([program, "submit", "--procs-per-node", "2", "--", "sh", "-c", rank])
     check(code == 0, err)
     [job] = set(re.findall(r"\bsh-[a-z0-9]{6}\b", out + err))
     terminal = Terminal(site, [program, "logs", "-f", job])
+    terminal.wait_for("10%")
+    (site.directory / "looked").touch()
     code = terminal.finish()
     states = {line for _, state in terminal.states for line in state}
     seen = {int(found) for line in states for found in re.findall(r"(\d+)%$", line)}
