@@ -5,7 +5,9 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <gtest/gtest.h>
+#include <netinet/in.h>
 #include <stdlib.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/types.h>
 #include <sys/wait.h>
@@ -14,10 +16,12 @@
 #include <filesystem>
 #include <fstream>
 #include <map>
+#include <random>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "core/os/fd.h"
 #include "core/os/files.h"
 #include "core/os/process.h"
 
@@ -94,6 +98,23 @@ class CommandTest : public ::testing::Test {
     pid_t pid = 0;
     in >> pid;
     return pid;
+  }
+
+  // A port of 127.0.0.1 that nobody has: below those that workers give to jobs, and below those
+  // that the kernel gives to connections.
+  static int FreePort() {
+    std::random_device random;
+    std::uniform_int_distribution<int> any(10000, 19999);
+    while (true) {
+      const int port = any(random);
+      sockaddr_in address = {};
+      address.sin_family = AF_INET;
+      address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+      address.sin_port = htons(static_cast<uint16_t>(port));
+      const os::UniqueFd fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+      const auto* const place = reinterpret_cast<const sockaddr*>(&address);
+      if (::bind(fd.get(), place, sizeof(address)) == 0) return port;
+    }
   }
 
   const std::string directory_;

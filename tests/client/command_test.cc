@@ -349,6 +349,7 @@ TEST_F(CommandTest, ARanks93ReachesTheShell) {
 // Two calls on one host stand for two hosts.
 TEST_F(CommandTest, SeveralRunsFormOneJobByTorchrunsFlags) {
   const std::string secret = directory_ + "/secret";
+  const int port = FreePort();
   const auto words = [&](int node, std::vector<std::string> command) {
     std::vector<std::string> all = {Meshrun(),
                                     "run",
@@ -356,7 +357,7 @@ TEST_F(CommandTest, SeveralRunsFormOneJobByTorchrunsFlags) {
                                     fmt::format("--node_rank={}", node),
                                     "--nproc_per_node=2",
                                     "--master_addr=127.0.0.1",
-                                    fmt::format("--master_port={}", 21000 + ::getpid() % 9000),
+                                    fmt::format("--master_port={}", port),
                                     "--rdzv-conf",
                                     "join_timeout=30,secret_file=" + secret};
     all.insert(all.end(), command.begin(), command.end());
@@ -481,11 +482,10 @@ TEST_F(CommandTest, DaemonsOfARunLeaveSignalsToIt) {
 // A rendezvous peer ends without a word: the other says which one, and what is known of it.
 TEST_F(CommandTest, AKilledRunIsNamedByTheOtherNode) {
   const std::string host = os::HostName();
-  int number = 0;
   for (const int killed : {1, 0}) {
     SCOPED_TRACE(killed);
     const std::string secret = fmt::format("{}/secret{}", directory_, killed);
-    const int port = 21000 + (::getpid() + 4500 + ++number) % 9000;
+    const int port = FreePort();
     const std::string fifo = Fifo();
     const auto words = [&](int node) {
       return std::vector<std::string>{Meshrun(),
@@ -541,24 +541,24 @@ TEST_F(CommandTest, SeveralRunsMeetByCertificatesAndTheC10dSpelling) {
   };
   issue(directory_ + "/c0", {"--role", "coordinator", "--host", "127.0.0.1"});
   issue(directory_ + "/c1", {});
+  const int port = FreePort();
   const auto words = [&](const std::string& certificates) {
-    return std::vector<std::string>{
-        Meshrun(),
-        "run",
-        "--nnodes=2",
-        "--nproc_per_node=1",
-        "--rdzv_backend=c10d",
-        "--rdzv_id=mine",
-        fmt::format("--rdzv_endpoint=127.0.0.1:{}", 12000 + ::getpid() % 9000),
-        "--tls-cert",
-        certificates + "/tls.crt",
-        "--tls-key",
-        certificates + "/tls.key",
-        "--tls-ca",
-        certificates + "/ca.crt",
-        "sh",
-        "-c",
-        "echo $RANK of $WORLD_SIZE"};
+    return std::vector<std::string>{Meshrun(),
+                                    "run",
+                                    "--nnodes=2",
+                                    "--nproc_per_node=1",
+                                    "--rdzv_backend=c10d",
+                                    "--rdzv_id=mine",
+                                    fmt::format("--rdzv_endpoint=127.0.0.1:{}", port),
+                                    "--tls-cert",
+                                    certificates + "/tls.crt",
+                                    "--tls-key",
+                                    certificates + "/tls.key",
+                                    "--tls-ca",
+                                    certificates + "/ca.crt",
+                                    "sh",
+                                    "-c",
+                                    "echo $RANK of $WORLD_SIZE"};
   };
   os::SpawnOptions options;
   options.argv = words(directory_ + "/c0");
@@ -749,9 +749,13 @@ TEST_F(CommandTest, CtrlBackslashCancelsAsTheOthersDo) {
 
 TEST_F(CommandTest, ANodeThatWaitsForNodeZeroLeavesOnASignal) {
   const std::string secret = directory_ + "/secret";
-  std::vector<std::string> words = {"run",           "--nnodes=2",
-                                    "--node-rank=1", "--master-addr=127.0.0.1",
-                                    "--rdzv-conf",   "secret_file=" + secret,
+  std::vector<std::string> words = {"run",
+                                    "--nnodes=2",
+                                    "--node-rank=1",
+                                    "--master-addr=127.0.0.1",
+                                    fmt::format("--master-port={}", FreePort()),
+                                    "--rdzv-conf",
+                                    "secret_file=" + secret,
                                     "true"};
   const auto waits = [this] {
     return os::ReadFile(directory_ + "/err").value_or("").find("waiting for") != std::string::npos;
@@ -767,9 +771,9 @@ TEST_F(CommandTest, ANodeThatWaitsForNodeZeroLeavesOnASignal) {
 
 // A scheduler gives all nodes the same flags.
 TEST_F(CommandTest, ANodeThatCannotLeaveEndsBySigterm) {
-  const std::vector<std::string> of_node_0 = {
-      "--nnodes=1:2", "--node-rank=0", "--master-addr=127.0.0.1",
-      fmt::format("--master-port={}", 21000 + (::getpid() + 3000) % 9000)};
+  const std::vector<std::string> of_node_0 = {"--nnodes=1:2", "--node-rank=0",
+                                              "--master-addr=127.0.0.1",
+                                              fmt::format("--master-port={}", FreePort())};
   for (const std::vector<std::string>& flags : {std::vector<std::string>(), of_node_0}) {
     const std::string fifo = Fifo();
     std::vector<std::string> words = {"run", "--leave-on-signal"};
@@ -798,11 +802,11 @@ TEST_F(CommandTest, ANodeThatItsJobNeedsIsToldSoAtOnce) {
     return std::map<std::string, std::string>{{"XDG_STATE_HOME", path}, {"XDG_RUNTIME_DIR", path}};
   };
   std::vector<pid_t> runs;
+  const int port = FreePort();
   for (const int node : {0, 1}) {
     runs.push_back(
         StartProgram({Meshrun(), "run", "--nnodes=2", fmt::format("--node-rank={}", node),
-                      "--master-addr=127.0.0.1",
-                      fmt::format("--master-port={}", 21000 + (::getpid() + 6000) % 9000),
+                      "--master-addr=127.0.0.1", fmt::format("--master-port={}", port),
                       "--rdzv-conf", "join_timeout=30,secret_file=" + directory_ + "/secret", "sh",
                       "-c", "[ $RANK = 0 ] || echo $$ > " + fifo + "; exec sleep 600"},
                      home(node)));
@@ -907,8 +911,9 @@ TEST_F(CommandTest, RunsAreNamedByAStartThatNoOtherJobHas) {
         {"run", "--name", name + part, "sh", "-c", "echo $$ > " + fifo + "; exec sleep 600"}));
     ASSERT_GT(ReadPid(fifo), 0);
   }
+  // A rank runs before its coordinator hears of it.
   const auto listed = [&] {
-    const std::string ids = Run({"ps", "-q"}).out;
+    const std::string ids = Run({"ps", "-q", "--state", "running"}).out;
     return ids.find(name + "-a-") != std::string::npos &&
            ids.find(name + "-b-") != std::string::npos;
   };
