@@ -38,6 +38,9 @@ class DaemonMetricsTest : public DaemonTest {
   bool Tells(const std::string& line) {
     return Metrics().find("\n" + line + "\n") != std::string::npos;
   }
+  bool WillTell(const std::string& line) {
+    return Eventually([&] { return Tells(line); });
+  }
   // Ranks 0 and 1, which run until "go0" and "go1" are there.
   void RunTwo() {
     StartServing();
@@ -53,18 +56,22 @@ class DaemonMetricsTest : public DaemonTest {
     agent_ =
         v1::AgentService::NewStub(grpc::CreateChannel(address, grpc::InsecureChannelCredentials()));
   }
+  // Once the generation has begun.
   void ReportWaited(uint64_t generation, int rank, double seconds) {
-    grpc::ClientContext context;
-    rpc::SetTimeout(context, testing::kPatience);
     v1::ReportProgressRequest request;
     request.mutable_fence()->set_job_id(kJob);
     request.mutable_fence()->set_generation(generation);
     request.set_rank(rank);
     request.set_token(token_);
     request.mutable_progress()->set_waited_seconds(seconds);
-    v1::ReportProgressResponse response;
-    const grpc::Status status = agent_->ReportProgress(&context, request, &response);
-    EXPECT_TRUE(status.ok()) << status.error_message();
+    grpc::Status status;
+    EXPECT_TRUE(Eventually([&] {
+      grpc::ClientContext context;
+      rpc::SetTimeout(context, testing::kPatience);
+      v1::ReportProgressResponse response;
+      status = agent_->ReportProgress(&context, request, &response);
+      return status.ok();
+    })) << status.error_message();
   }
 
   static constexpr char kUntilGo[] =
@@ -79,8 +86,8 @@ TEST_F(DaemonMetricsTest, AProcessThatLivesOnAsAnotherRankKeepsItsPlace) {
   const std::string waited = "meshrun_rank_collective_wait_seconds_total";
   ReportWaited(1, 0, 50);
   ReportWaited(1, 1, 3000);
-  EXPECT_TRUE(Tells(waited + R"({place="0",user="",rank="0"} 50)"));
-  EXPECT_TRUE(Tells(waited + R"({place="1",user="",rank="1"} 3000)"));
+  EXPECT_TRUE(WillTell(waited + R"({place="0",user="",rank="0"} 50)"));
+  EXPECT_TRUE(WillTell(waited + R"({place="1",user="",rank="1"} 3000)"));
   // Rank 1 lives on as rank 0, beside a new process, which is rank 1.
   ASSERT_TRUE(os::WriteFileAtomically(directory_ / "go0", "").ok());
   EXPECT_EQ(AwaitRankExit().rank(), 0);
@@ -93,8 +100,8 @@ TEST_F(DaemonMetricsTest, AProcessThatLivesOnAsAnotherRankKeepsItsPlace) {
   Start(2);
   ReportWaited(2, 0, 3001);
   ReportWaited(2, 1, 2);
-  EXPECT_TRUE(Tells(waited + R"({place="1",user="",rank="0"} 3001)"));
-  EXPECT_TRUE(Tells(waited + R"({place="0",user="",rank="1"} 2)"));
+  EXPECT_TRUE(WillTell(waited + R"({place="1",user="",rank="0"} 3001)"));
+  EXPECT_TRUE(WillTell(waited + R"({place="0",user="",rank="1"} 2)"));
   EXPECT_THAT(Metrics(), Not(HasSubstr(R"(place="1",user="",rank="1")")));
 }
 
