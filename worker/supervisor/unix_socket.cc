@@ -21,8 +21,32 @@ namespace {
 // meanwhile, or this process has one of its own (libfaketime).
 constexpr std::chrono::seconds kLongestWait(1);
 
+// Two clocks that are read within this are read at one moment.
+constexpr std::chrono::microseconds kOneMoment(50);
+constexpr int kReadings = 3;
+
 std::chrono::nanoseconds ToNanos(const timespec& time) {
   return std::chrono::seconds(time.tv_sec) + std::chrono::nanoseconds(time.tv_nsec);
+}
+
+struct Moment {
+  std::chrono::nanoseconds boot, wall;
+};
+
+// Another program may have the processor between two readings: those that lie closest count.
+Moment Now() {
+  Moment now = {};
+  auto closest = std::chrono::nanoseconds::max();
+  for (int reading = 0; reading < kReadings && closest > kOneMoment; ++reading) {
+    timespec wall;
+    const std::chrono::nanoseconds before = os::BootTimeNow();
+    ::clock_gettime(CLOCK_REALTIME, &wall);
+    const std::chrono::nanoseconds apart = os::BootTimeNow() - before;
+    if (apart >= closest) continue;
+    closest = apart;
+    now = {.boot = before + apart / 2, .wall = ToNanos(wall)};
+  }
+  return now;
 }
 
 absl::StatusOr<sockaddr_un> Address(const std::string& path) {
@@ -69,14 +93,14 @@ std::optional<Datagram> ReceiveDatagram(int fd, std::span<char> buffer) {
   message.msg_controllen = sizeof(control);
   const ssize_t n = ::recvmsg(fd, &message, MSG_DONTWAIT);
   if (n < 0) return std::nullopt;
-  Datagram out = {{buffer.data(), static_cast<size_t>(n)}, os::BootTimeNow()};
+  const Moment now = Now();
+  Datagram out = {{buffer.data(), static_cast<size_t>(n)}, now.boot};
   for (cmsghdr* head = CMSG_FIRSTHDR(&message); head != nullptr;
        head = CMSG_NXTHDR(&message, head)) {
     if (head->cmsg_level != SOL_SOCKET || head->cmsg_type != SCM_TIMESTAMPNS) continue;
-    timespec sent, now;
+    timespec sent;
     std::memcpy(&sent, CMSG_DATA(head), sizeof(sent));
-    ::clock_gettime(CLOCK_REALTIME, &now);
-    const std::chrono::nanoseconds waited = ToNanos(now) - ToNanos(sent);
+    const std::chrono::nanoseconds waited = now.wall - ToNanos(sent);
     if (waited > std::chrono::nanoseconds(0) && waited < kLongestWait) out.sent -= waited;
   }
   return out;
