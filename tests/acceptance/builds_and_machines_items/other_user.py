@@ -296,9 +296,16 @@ def started(site, programs, env):
     status = json.loads(call([meshrun, "dev", "status", "-o", "json"], env)[1])
     roots = [coordinator.pid, worker.pid, run.pid, service.pid, status["coordinator"]["pid"],
              *(w["pid"] for w in status["workers"])]
+    new = set(pathlib.Path("/tmp").glob("meshrun-*")) - before
+    # Runs of others may have begun meanwhile, and go at any moment.
+    named = b""
+    for pid in family(*roots):
+        with contextlib.suppress(OSError):
+            named += pathlib.Path(f"/proc/{pid}/cmdline").read_bytes()
+    new = {path for path in new if not path.name.startswith("meshrun-run.") or bytes(path) in named}
     state = [site.directory / "state/meshrun", site.directory / "c", site.directory / "w", site.directory / "service",
              site.directory / "home/.local/state/meshrun", pathlib.Path("/run/user/0/meshrun"),
-             *(set(pathlib.Path("/tmp").glob("meshrun-*")) - before)]
+             *new]
     return roots, state, int(secure["address"].rsplit(":", 1)[1]), ready["address"], status["address"]
 
 
