@@ -458,10 +458,14 @@ TEST_F(AccessTest, AWorkersSessionOutlivesItsCertificateForAGraceAndASubmitterDo
            grpc::StatusCode::UNAUTHENTICATED;
   }));
   EXPECT_GE(Clock::Real().WallNow(), ends);
-  EXPECT_EQ(shown().state(), v1::NODE_STATE_HEALTHY);
-  // It comes to the store, which has no such generation.
-  EXPECT_EQ(Call(node, *values, *RequestFor(*values, "x", shown().node_id())).error_code(),
-            grpc::StatusCode::FAILED_PRECONDITION);
+  const v1::Node within = shown();
+  const grpc::Status stored = Call(node, *values, *RequestFor(*values, "x", within.node_id()));
+  // Unless a busy machine has let the grace pass meanwhile.
+  if (Clock::Real().WallNow() < ends + kGrace) {
+    EXPECT_EQ(within.state(), v1::NODE_STATE_HEALTHY);
+    // It comes to the store, which has no such generation.
+    EXPECT_EQ(stored.error_code(), grpc::StatusCode::FAILED_PRECONDITION);
+  }
   // A new connection does not come about.
   const auto anew = ChannelOf(ours_.Sign(
       "node", {.roles = {"worker"}, .nodes = {"node1"}, .lasts = std::chrono::seconds(-1)}));
