@@ -13,6 +13,7 @@
 #include <limits>
 #include <map>
 #include <optional>
+#include <random>
 #include <utility>
 
 #include "core/exit_codes.h"
@@ -442,6 +443,35 @@ class PortRangeTest : public ::testing::Test {
     const std::string name = fmt::format("{}/meshrun-ports-{}", directory_.path(), ::geteuid());
     return number == 1 ? name : fmt::format("{}-{}", name, number);
   }
+  static sockaddr_in Loopback(int port) {
+    sockaddr_in address = {};
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    address.sin_port = htons(static_cast<uint16_t>(port));
+    return address;
+  }
+  // The first of so many ports in a row that nobody has: below those that workers give to jobs, and
+  // below those that the kernel gives to connections.
+  static uint16_t FreePorts(int count) {
+    std::random_device random;
+    std::uniform_int_distribution<int> any(10000, 19900);
+    while (true) {
+      const int first = any(random);
+      int found = 0;
+      for (; found < count; ++found) {
+        const os::UniqueFd fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+        const sockaddr_in address = Loopback(first + found);
+        const auto* const place = reinterpret_cast<const sockaddr*>(&address);
+        if (::bind(fd.get(), place, sizeof(address)) != 0) break;
+      }
+      if (found == count) return static_cast<uint16_t>(first);
+    }
+  }
+  // All of so many free ports.
+  PortRange::Options Few(int count) {
+    const uint16_t first = FreePorts(count);
+    return Options(first, static_cast<uint16_t>(first + count - 1));
+  }
   testing::TemporaryDirectory directory_;
   FakeClock clock_;
 };
@@ -518,7 +548,7 @@ TEST_F(PortRangeTest, ABlockOfAnotherUserIsTakenLast) {
 }
 
 TEST_F(PortRangeTest, AGivenBackPortRests) {
-  PortRange ports(Options(24200, 24201), clock_);
+  PortRange ports(Few(2), clock_);
   const auto a = ports.Take(), b = ports.Take();
   ASSERT_TRUE(a.ok() && b.ok());
   EXPECT_NE(*a, *b);
@@ -530,15 +560,13 @@ TEST_F(PortRangeTest, AGivenBackPortRests) {
 }
 
 TEST_F(PortRangeTest, APortInUseIsPassedOver) {
+  const PortRange::Options two = Few(2);
   const os::UniqueFd fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  sockaddr_in address = {};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  address.sin_port = htons(24300);
-  ASSERT_EQ(::bind(fd.get(), reinterpret_cast<sockaddr*>(&address), sizeof(address)), 0);
+  const sockaddr_in address = Loopback(two.interval.first);
+  ASSERT_EQ(::bind(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)), 0);
   ASSERT_EQ(::listen(fd.get(), 1), 0);
-  PortRange ports(Options(24300, 24301), clock_);
-  EXPECT_EQ(*ports.Take(), 24301);
+  PortRange ports(two, clock_);
+  EXPECT_EQ(*ports.Take(), two.interval.last);
 }
 
 TEST_F(PortRangeTest, ParsesAnInterval) {
@@ -555,14 +583,15 @@ TEST_F(PortRangeTest, ParsesAnInterval) {
 }
 
 TEST_F(PortRangeTest, APortRestsAlsoUnderTheNextHolderOfItsBlock) {
+  const PortRange::Options three = Few(3);
   uint16_t given_back = 0;
   {
-    PortRange ports(Options(24400, 24402), clock_);
+    PortRange ports(three, clock_);
     given_back = *ports.Take();
     ports.GiveBack(given_back);
   }
   clock_.Advance(std::chrono::seconds(59));
-  PortRange next(Options(24400, 24402), clock_);
+  PortRange next(three, clock_);
   const auto a = next.Take(), b = next.Take();
   ASSERT_TRUE(a.ok() && b.ok());
   EXPECT_NE(*a, given_back);
@@ -573,13 +602,14 @@ TEST_F(PortRangeTest, APortRestsAlsoUnderTheNextHolderOfItsBlock) {
 }
 
 TEST_F(PortRangeTest, APortThatWasInUseWhenItsHolderDiedRests) {
+  const PortRange::Options two = Few(2);
   uint16_t in_use = 0;
   {
-    PortRange ports(Options(24500, 24501), clock_);
+    PortRange ports(two, clock_);
     in_use = *ports.Take();
   }
   clock_.Advance(std::chrono::hours(1));
-  PortRange next(Options(24500, 24501), clock_);
+  PortRange next(two, clock_);
   EXPECT_NE(*next.Take(), in_use);
   EXPECT_FALSE(next.Take().ok());
   clock_.Advance(PortRange::kRest);
@@ -587,12 +617,13 @@ TEST_F(PortRangeTest, APortThatWasInUseWhenItsHolderDiedRests) {
 }
 
 TEST_F(PortRangeTest, AWallClockThatWasSetBackMakesNoRestLonger) {
+  const PortRange::Options one = Few(1);
   {
-    PortRange ports(Options(24600, 24600), clock_);
+    PortRange ports(one, clock_);
     ports.GiveBack(*ports.Take());
   }
   clock_.StepWall(-std::chrono::hours(24));
-  PortRange next(Options(24600, 24600), clock_);
+  PortRange next(one, clock_);
   EXPECT_FALSE(next.Take().ok());
   clock_.Advance(PortRange::kRest);
   EXPECT_TRUE(next.Take().ok());
