@@ -113,10 +113,14 @@ class RunningServer : public Server {
     health_.Stop();
     if (front_ != nullptr) std::exchange(front_, nullptr)->Withdraw("the coordinator is stopping");
     if (own_front_ != nullptr) own_front_->Stop();
-    if (server_ == nullptr) return;
-    door_.End();
-    server_->Shutdown(std::chrono::system_clock::now() + std::chrono::milliseconds(500));
-    server_->Wait();
+    if (server_ != nullptr) {
+      door_.End();
+      server_->Shutdown(std::chrono::system_clock::now() + std::chrono::milliseconds(500));
+      server_->Wait();
+    }
+    // Before anything is destroyed. The door looks after certificates, and may outlive us: its
+    // thread may just be ending a call that has ended meanwhile.
+    if (door_.standing() != nullptr) door_.standing()->Quiesce();
     server_.reset();
   }
 

@@ -315,6 +315,7 @@ class ReaderOf : public OutgoingStream<grpc::ServerWriteReactor<typename Kind::R
   }
   void OnDone() override {
     alarm_.Cancel();
+    certificate_.End();
     self_.reset();
   }
 

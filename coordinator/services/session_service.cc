@@ -113,6 +113,7 @@ class SessionStream : public OutgoingStream<Reactor, v1::OpenSessionResponse>,
   }
 
   void OnDone() override {
+    certificate_.End();
     // Also of one that waited for room.
     SayClosed();
     shell_.recipients.Close(session_id_, absl::OkStatus());

@@ -108,13 +108,11 @@ struct Shell {
 };
 
 // Ends the stream of a caller as soon as the caller's certificate is denied, or ended longer than
-// `grace` ago. Its destructor ends the watch.
+// `grace` ago.
 class CertificateWatch {
  public:
   CertificateWatch() = default;
-  ~CertificateWatch() {
-    if (standing_ != nullptr) standing_->Forget(watch_);
-  }
+  ~CertificateWatch() { End(); }
   CertificateWatch(const CertificateWatch&) = delete;
   CertificateWatch& operator=(const CertificateWatch&) = delete;
 
@@ -124,6 +122,12 @@ class CertificateWatch {
     if (shell.standing == nullptr || !sender.shows_certificate) return;
     standing_ = shell.standing;
     watch_ = standing_->Watch(sender.certificate, grace, std::move(end));
+  }
+  // Ends the watch, as the destructor does: in the stream's OnDone at the latest, since other
+  // threads may hold the stream longer. Waits for nothing, so a call of `end` may go on; a server
+  // calls Standing::Quiesce before it is destroyed. Idempotent.
+  void End() {
+    if (standing_ != nullptr) std::exchange(standing_, nullptr)->Forget(watch_);
   }
 
  private:

@@ -160,11 +160,22 @@ void Standing::Forget(uint64_t watch) {
   watched_.erase(watch);
 }
 
+void Standing::Quiesce() {
+  const std::thread::id self = std::this_thread::get_id();
+  MutexLock lock(mu_);
+  const uint64_t last = last_calling_;
+  while (std::any_of(calling_.begin(), calling_.upper_bound(last),
+                     [self](const auto& look) { return look.second != self; })) {
+    called_.Wait(mu_);
+  }
+}
+
 void Standing::Look() {
   if (const absl::Status status = ReadList(); !status.ok()) {
     options_.on_problem(std::string(status.message()) + "; the last one that could be read holds");
   }
   std::vector<std::pair<std::function<void(const absl::Status&)>, absl::Status>> due;
+  uint64_t number = 0;
   {
     MutexLock lock(mu_);
     for (auto it = watched_.begin(); it != watched_.end();) {
@@ -176,8 +187,16 @@ void Standing::Look() {
       due.emplace_back(std::move(it->second.end), std::move(status));
       it = watched_.erase(it);
     }
+    if (due.empty()) return;
+    number = ++last_calling_;
+    calling_[number] = std::this_thread::get_id();
   }
   for (const auto& [end, status] : due) end(status);
+  // Before Quiesce returns: what the functions hold may refer to what its caller destroys.
+  due.clear();
+  MutexLock lock(mu_);
+  calling_.erase(number);
+  called_.NotifyAll();
 }
 
 }  // namespace meshrun::certificates

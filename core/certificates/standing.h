@@ -66,10 +66,16 @@ class Standing {
   };
   // Empty where it cannot be read.
   Known Read(std::string_view pem);
-  // Calls `end` once, on the thread of this object, when Check would fail; maybe while Forget is
-  // being called, so it must refer to nothing that ends with the watch.
+  // Calls `end` once, on the thread of this object, when Check would fail. A call that is due
+  // already comes after Forget too, so `end` must refer to nothing that ends with the watch. What
+  // it does refer to is destroyed after Forget and Quiesce.
   uint64_t Watch(std::string pem, WallNanos grace, std::function<void(const absl::Status&)> end);
+  // Waits for nothing: may be called under any lock.
   void Forget(uint64_t watch);
+  // Returns when each `end` that a Look has taken up so far has returned and is destroyed. Holds up
+  // nothing, and waits for no later Look. Call it without a lock that an `end` takes, and not from
+  // an `end`: the Look that calls it is not waited for.
+  void Quiesce() MESHRUN_EXCLUDES(mu_);
 
   // What the thread does each time.
   void Look() MESHRUN_EXCLUDES(mu_);
@@ -100,6 +106,10 @@ class Standing {
   std::map<std::string, Known, std::less<>> known_ MESHRUN_GUARDED_BY(mu_);
   std::map<uint64_t, Watched> watched_ MESHRUN_GUARDED_BY(mu_);
   uint64_t last_watch_ MESHRUN_GUARDED_BY(mu_) = 0;
+  // Looks that call functions, by their numbers, and the threads that they are on.
+  std::map<uint64_t, std::thread::id> calling_ MESHRUN_GUARDED_BY(mu_);
+  uint64_t last_calling_ MESHRUN_GUARDED_BY(mu_) = 0;
+  CondVar called_;
   std::thread thread_;
 };
 

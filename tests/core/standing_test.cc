@@ -3,7 +3,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <fstream>
+#include <future>
+#include <memory>
+#include <thread>
 
 #include "core/certificates/authority.h"
 #include "core/certificates/certificate.h"
@@ -120,6 +124,79 @@ TEST_F(StandingTest, AGraceIsForWhoIsNotDenied) {
   ASSERT_EQ(ended.size(), 2u);
   EXPECT_THAT(ended[1], HasSubstr("deny list"));
   EXPECT_TRUE(absl::IsUnauthenticated(standing->Check(other, hours(2))));
+}
+
+// A function that a Look calls, and which does not return before the test lets it.
+class Held {
+ public:
+  // To be watched; `holds`: what the function holds.
+  std::function<void(const absl::Status&)> Function(std::shared_ptr<int> holds = nullptr) {
+    return [this, holds = std::move(holds)](const absl::Status&) {
+      called_.set_value();
+      release_.get_future().wait();
+    };
+  }
+  void AwaitCall() { called_.get_future().wait(); }
+  void Release() { release_.set_value(); }
+
+ private:
+  std::promise<void> called_;
+  std::promise<void> release_;
+};
+
+TEST_F(StandingTest, ForgetDoesNotWaitForACallAndQuiesceDoes) {
+  const auto standing = Start();
+  standing->Quiesce();
+  Held held;
+  auto holds = std::make_shared<int>(0);
+  const std::weak_ptr<int> alive = holds;
+  const uint64_t watch =
+      standing->Watch(Sign("n1", hours(2)), WallNanos(0), held.Function(std::move(holds)));
+  Deny("name:n1");
+  std::thread look([&] { standing->Look(); });
+  held.AwaitCall();
+  standing->Forget(watch);
+  auto quiet = std::async(std::launch::async, [&] {
+    standing->Quiesce();
+    return alive.expired();
+  });
+  EXPECT_EQ(quiet.wait_for(std::chrono::milliseconds(200)), std::future_status::timeout);
+  held.Release();
+  EXPECT_TRUE(quiet.get()) << "what the function holds is gone too";
+  look.join();
+}
+
+TEST_F(StandingTest, QuiesceWaitsForNoLookThatBeganAfterIt) {
+  const auto standing = Start();
+  Held first, second;
+  standing->Watch(Sign("n1", hours(2)), WallNanos(0), first.Function());
+  Deny("name:n1");
+  std::thread look([&] { standing->Look(); });
+  first.AwaitCall();
+  auto quiet = std::async(std::launch::async, [&] { standing->Quiesce(); });
+  EXPECT_EQ(quiet.wait_for(std::chrono::milliseconds(200)), std::future_status::timeout);
+  standing->Watch(Sign("n2", hours(2)), WallNanos(0), second.Function());
+  Deny("name:n1\nname:n2");
+  std::thread later([&] { standing->Look(); });
+  second.AwaitCall();
+  first.Release();
+  quiet.get();
+  second.Release();
+  look.join();
+  later.join();
+  standing->Quiesce();
+}
+
+TEST_F(StandingTest, QuiesceWithinACallDoesNotWaitForItself) {
+  const auto standing = Start();
+  bool returned = false;
+  standing->Watch(Sign("n1", hours(2)), WallNanos(0), [&](const absl::Status&) {
+    standing->Quiesce();
+    returned = true;
+  });
+  Deny("name:n1");
+  standing->Look();
+  EXPECT_TRUE(returned);
 }
 
 TEST_F(StandingTest, AListThatCannotBeReadIsSaidOnceAndTheLastOneHolds) {
