@@ -3,6 +3,7 @@
 #include <grpcpp/server.h>
 #include <grpcpp/server_builder.h>
 
+#include <chrono>
 #include <optional>
 #include <utility>
 
@@ -33,6 +34,8 @@ namespace {
 constexpr size_t kStreamsOfAUser = 512;
 // With those whose workers have gone, and nobody has noticed yet.
 constexpr size_t kSessionsOfANode = 16;
+// For threads that are at readers of logs when all calls have ended: they wait for nothing.
+constexpr std::chrono::seconds kReadersEnd(10);
 
 class RunningServer : public Server {
  public:
@@ -121,6 +124,10 @@ class RunningServer : public Server {
     // Before anything is destroyed. The door looks after certificates, and may outlive us: its
     // thread may just be ending a call that has ended meanwhile.
     if (door_.standing() != nullptr) door_.standing()->Quiesce();
+    // The same of the alarms of log readers.
+    if (!relay_.AwaitReaders(kReadersEnd)) {
+      log::Error("a reader of logs has not ended", {{"readers", relay_.readers_alive()}});
+    }
     server_.reset();
   }
 

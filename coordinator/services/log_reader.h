@@ -147,7 +147,7 @@ class ReaderOf : public OutgoingStream<grpc::ServerWriteReactor<typename Kind::R
 
  public:
   ReaderOf(Shell shell, LogRelay& relay)
-      : shell_(shell), relay_(relay), token_(relay.token_), call_id_(shell.loop.NewId()) {}
+      : shell_(shell), relay_(relay), presence_(relay), call_id_(shell.loop.NewId()) {}
 
   void Begin(const Sender& sender, const typename Kind::Request& request) {
     self_ = this->shared_from_this();
@@ -179,25 +179,18 @@ class ReaderOf : public OutgoingStream<grpc::ServerWriteReactor<typename Kind::R
       End(absl::CancelledError("the reader went away"));
       return;
     }
+    // First: what ends the call takes out of the relay what is in sources_.
+    for (const LogSource& source : relay.sources) relay_.Add(source.open.stream_id(), self);
+    bool begins = false;
     {
       MutexLock lock(mu_);
-      if (ending()) return;
-      outcome_ = relay.end;
-      for (const LogSource& source : relay.sources) sources_[source.open.stream_id()] = source;
-      if (auto first = Kind::First(relay)) {
-        bytes_ += Kind::BytesOf(*first);
-        this->Push(std::move(first));
-      }
-      if (!sources_.empty()) {
-        // Weak: an alarm keeps its function for as long as it lives itself.
-        alarm_.Set(std::chrono::system_clock::now() + Kind::kStart,
-                   [weak = this->weak_from_this()](bool due) {
-                     const auto reader = due ? weak.lock() : nullptr;
-                     if (reader != nullptr) reader->FailSilentSources(0);
-                   });
-      }
+      begins = !ending();
+      if (begins) BeginSources(relay);
     }
-    for (LogSource& source : relay.sources) relay_.Add(source.open.stream_id(), self);
+    if (!begins) {
+      for (const LogSource& source : relay.sources) relay_.Remove(source.open.stream_id());
+      return;
+    }
     for (LogSource& source : relay.sources) {
       v1::OpenSessionResponse message;
       *message.mutable_fence() = source.fence;
@@ -348,13 +341,30 @@ class ReaderOf : public OutgoingStream<grpc::ServerWriteReactor<typename Kind::R
     return cancelled_;
   }
 
+  void BeginSources(const OpenLogRelay& relay) MESHRUN_REQUIRES(mu_) {
+    outcome_ = relay.end;
+    for (const LogSource& source : relay.sources) sources_[source.open.stream_id()] = source;
+    if (auto first = Kind::First(relay)) {
+      bytes_ += Kind::BytesOf(*first);
+      this->Push(std::move(first));
+    }
+    if (sources_.empty()) return;
+    // Weak: an alarm keeps its function for as long as it lives itself.
+    alarm_.Set(std::chrono::system_clock::now() + Kind::kStart,
+               [weak = this->weak_from_this()](bool due) {
+                 const auto reader = due ? weak.lock() : nullptr;
+                 if (reader != nullptr) reader->FailSilentSources(0);
+               });
+  }
+
   void EndAfterLastSource() MESHRUN_REQUIRES(mu_) {
     if (sources_.empty() && !ending()) EndWith(outcome_);
   }
 
   Shell shell_;
   LogRelay& relay_;
-  const std::shared_ptr<const int> token_;
+  // Above all that refers to the server: it is destroyed after that.
+  const LogRelay::Presence presence_;
   const uint64_t call_id_;
   std::shared_ptr<ReaderOf> self_;
   grpc::Alarm alarm_;

@@ -126,6 +126,18 @@ void LogRelay::Stop() {
   for (const auto& reader : Readers()) {
     reader->End(absl::UnavailableError("the coordinator is stopping"));
   }
+  // No upload looks for one any more.
+  std::map<std::string, std::shared_ptr<LogReader>> last;
+  MutexLock lock(mu_);
+  last.swap(readers_);
+}
+
+bool LogRelay::AwaitReaders(std::chrono::milliseconds timeout) {
+  const auto until = std::chrono::steady_clock::now() + timeout;
+  MutexLock lock(alive_mu_);
+  while (alive_ > 0 && left_.WaitUntil(alive_mu_, until)) {
+  }
+  return alive_ == 0;
 }
 
 }  // namespace meshrun::coordinator

@@ -15,6 +15,7 @@
 
 #include <grpcpp/support/server_callback.h>
 
+#include <chrono>
 #include <map>
 #include <memory>
 #include <set>
@@ -50,15 +51,41 @@ class LogRelay {
   // This session has ended: the files that it was asked for, and whose upload has not begun, will
   // not come.
   void OnSessionEnded(uint64_t session_id);
-  // Ends all readers with UNAVAILABLE.
+  // Ends all readers with UNAVAILABLE. The event loop opens no more files for them.
   void Stop();
+  // Returns when nothing refers to a reader any more. gRPC ends a call without waiting for an alarm
+  // or a certificate's watch that is just at its reader. Call it after Stop, once the server of the
+  // calls has shut down. False: a reader was left after `timeout`.
+  bool AwaitReaders(std::chrono::milliseconds timeout) MESHRUN_EXCLUDES(alive_mu_);
   // Readers that are still referred to: for tests.
-  size_t readers_alive() const { return token_.use_count() - 1; }
+  size_t readers_alive() const MESHRUN_EXCLUDES(alive_mu_) {
+    MutexLock lock(alive_mu_);
+    return alive_;
+  }
 
  private:
   template <typename Kind>
   friend class ReaderOf;
   friend class LogUpload;
+  // Counts its reader.
+  class Presence {
+   public:
+    explicit Presence(LogRelay& relay) : relay_(relay) {
+      MutexLock lock(relay_.alive_mu_);
+      ++relay_.alive_;
+    }
+    // The notice is given under the lock: whoever waits for it may destroy the relay right after.
+    ~Presence() {
+      MutexLock lock(relay_.alive_mu_);
+      --relay_.alive_;
+      relay_.left_.NotifyAll();
+    }
+    Presence(const Presence&) = delete;
+    Presence& operator=(const Presence&) = delete;
+
+   private:
+    LogRelay& relay_;
+  };
   void Add(const std::string& stream_id, std::shared_ptr<LogReader> reader);
   void Remove(const std::string& stream_id);
   // Null when no reader waits for it.
@@ -68,8 +95,9 @@ class LogRelay {
   absl::Status Stands(const Sender& sender);
 
   Shell shell_;
-  // Each reader has a copy.
-  const std::shared_ptr<const int> token_ = std::make_shared<const int>(0);
+  mutable Mutex alive_mu_;
+  CondVar left_;
+  size_t alive_ MESHRUN_GUARDED_BY(alive_mu_) = 0;
   Mutex mu_;
   std::map<std::string, std::shared_ptr<LogReader>> readers_ MESHRUN_GUARDED_BY(mu_);
 };

@@ -15,6 +15,7 @@
 
 #include <atomic>
 #include <cstdlib>
+#include <future>
 #include <map>
 #include <memory>
 #include <thread>
@@ -843,6 +844,72 @@ TEST(LogReaderTest, IsGoneOnceItsCallHasEnded) {
   server->Wait();
   // No call is left, and none keeps its reader.
   EXPECT_EQ(relay.readers_alive(), 0u);
+}
+
+// As an alarm, or a watch of a certificate, may be, while the server ends.
+TEST(LogReaderTest, IsAwaitedWhileAThreadIsAtItWhoseCallHasEnded) {
+  MemoryStateStore store;
+  Recipients recipients;
+  // Holds up the thread that ends the reader, once the call has ended.
+  std::promise<void> at_reader, release;
+  std::atomic<std::thread::id> ender;
+  EventLoop loop({.clock = Clock::Real(), .store = store, .recipients = recipients, .leads = [&] {
+                    if (std::this_thread::get_id() != ender.load()) return true;
+                    at_reader.set_value();
+                    release.get_future().wait();
+                    ender = std::thread::id();
+                    return true;
+                  }});
+  auto relay = std::make_unique<LogRelay>(Shell{loop, recipients});
+  SessionService sessions({loop, recipients}, *relay);
+  JobService job_service({loop, recipients}, *relay);
+  ASSERT_TRUE(loop.Start().ok());
+  int port = 0;
+  grpc::ServerBuilder builder;
+  builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port);
+  builder.RegisterService(&sessions);
+  builder.RegisterService(&job_service);
+  const auto server = builder.BuildAndStart();
+  const auto channel =
+      *rpc::MakeChannel("test", "127.0.0.1:" + std::to_string(port), {.insecure_loopback = true});
+  const auto jobs = v1::JobService::NewStub(channel);
+  std::atomic<bool> is_open{false};
+  // Its upload never begins.
+  GrpcWorker worker(channel, {.name = "node1"},
+                    [&](GrpcWorker&, const v1::OpenSessionResponse& message) {
+                      if (message.has_open_log()) is_open = true;
+                    });
+  ASSERT_TRUE(worker.Connect());
+  v1::SubmitJobRequest submit;
+  *submit.mutable_spec() = Spec(1, 1);
+  v1::SubmitJobResponse submitted;
+  {
+    grpc::ClientContext context;
+    ASSERT_TRUE(jobs->SubmitJob(&context, submit, &submitted).ok());
+  }
+  v1::ReadLogsRequest request;
+  request.set_job_id(submitted.job().job_id());
+  request.add_streams(v1::LOG_STREAM_STDOUT);
+  grpc::ClientContext reading;
+  const auto reader = jobs->ReadLogs(&reading, request);
+  ASSERT_TRUE(meshrun::testing::Eventually([&] { return is_open.load(); }));
+  std::thread stop([&] {
+    ender = std::this_thread::get_id();
+    relay->Stop();
+  });
+  EXPECT_EQ(at_reader.get_future().wait_for(seconds(60)), std::future_status::ready);
+  v1::ReadLogsResponse response;
+  EXPECT_FALSE(reader->Read(&response));
+  EXPECT_EQ(reader->Finish().error_code(), grpc::StatusCode::UNAVAILABLE);
+  loop.Stop();
+  server->Shutdown(std::chrono::system_clock::now() + seconds(10));
+  server->Wait();
+  EXPECT_FALSE(relay->AwaitReaders(std::chrono::milliseconds(50)));
+  auto gone = std::async(std::launch::async, [&] { return relay->AwaitReaders(seconds(60)); });
+  release.set_value();
+  EXPECT_TRUE(gone.get());
+  EXPECT_EQ(relay->readers_alive(), 0u);
+  stop.join();
 }
 
 TEST_F(LogRelayTest, AFileOfAWorkerThatIsAwayIsNamed) {
