@@ -189,8 +189,7 @@ class Daemon {
   std::unique_ptr<AgentServer> agent_server_;
   std::unique_ptr<rpc::LoopHealth> health_;
   std::unique_ptr<HostChecks> host_checks_;
-  // Shared with the thread that looks at the file system.
-  std::shared_ptr<HostHttp> http_;
+  std::unique_ptr<HostHttp> http_;
   // For probes.
   std::unique_ptr<AgentSocket> own_socket_;
   std::unique_ptr<LogUploads> logs_;

@@ -2,6 +2,8 @@
 #include <sys/statvfs.h>
 
 #include <filesystem>
+#include <memory>
+#include <optional>
 #include <system_error>
 #include <utility>
 
@@ -70,14 +72,14 @@ HostMeasures Daemon::Measure() const {
 }
 
 void Daemon::LookAtLogSpace() {
+  // The thread may outlive this daemon and its port, so the loop tells the port.
+  const auto space = std::make_shared<std::optional<LogSpace>>();
   files_.Run(
-      "log space",
-      [http = std::weak_ptr<HostHttp>(http_), root = options_.keep_logs.root] {
-        const std::optional<LogSpace> space = LogSpaceOf(root);
-        const std::shared_ptr<HostHttp> told = http.lock();
-        if (space && told != nullptr) told->SetLogSpace(*space);
-      },
-      [this] { loop_.After(kLogSpaceInterval, [this] { LookAtLogSpace(); }); });
+      "log space", [space, root = options_.keep_logs.root] { *space = LogSpaceOf(root); },
+      [this, space] {
+        if (*space) http_->SetLogSpace(**space);
+        loop_.After(kLogSpaceInterval, [this] { LookAtLogSpace(); });
+      });
 }
 
 }  // namespace meshrun::worker

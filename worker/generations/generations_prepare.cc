@@ -158,7 +158,7 @@ absl::Status Generations::Create(const v1::Fence& fence, const v1::Prepare& prep
     plan.agent_socket = AgentSocketPath(host_.state_dir, key.first);
   }
   plan.launch = PlanLaunch(record, plan.paths, std::move(cores));
-  plan.cgroups = &host_.cgroups;
+  plan.cgroups = host_.cgroups;
   plan.node_id = host_.state_dir.node_id();
   plan.limits = LimitsFor(prepare, host_.limits, /*beside=*/0);
 

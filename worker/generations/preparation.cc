@@ -103,8 +103,8 @@ absl::Status Preparation::Write() {
     MESHRUN_ASSIGN_OR_RETURN(agent_listener, AgentSocket::Bind(plan_.agent_socket, user));
   }
   v1::ProcessesRecord record = plan_.record;
-  if (plan_.cgroups != nullptr && plan_.cgroups->works()) {
-    MESHRUN_ASSIGN_OR_RETURN(cgroup, plan_.cgroups->Create(CgroupName(), plan_.limits));
+  if (plan_.cgroups.works()) {
+    MESHRUN_ASSIGN_OR_RETURN(cgroup, plan_.cgroups.Create(CgroupName(), plan_.limits));
     *launch.mutable_cgroup() = cgroup;
     *record.mutable_cgroup() = cgroup;
   }

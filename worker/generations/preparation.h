@@ -41,8 +41,9 @@ class Preparation {
     v1::SupervisorLaunch launch;
     GenerationPaths paths;
     SupervisorProgram program;
-    // That the ranks run in, once it is made.
-    const Cgroups* cgroups = nullptr;
+    // Makes the one that the ranks run in. A copy: a file system may hold a preparation beyond the
+    // daemon's end.
+    Cgroups cgroups;
     std::string node_id;
     v1::ResourceLimits limits;
     // Where the job's ranks reach the daemon. Empty: that socket is open already.
