@@ -69,18 +69,14 @@ void ProgressMeter::Update(const v1::Progress& progress, nanoseconds now) {
   while (samples_.size() > 2 && now - samples_.front().at > kRateWindow) samples_.pop_front();
 }
 
-void ProgressMeter::SetMakesSteps(bool makes_steps) {
-  if (makes_steps && !makes_steps_) samples_.clear();
-  makes_steps_ = makes_steps;
-}
-
 void ProgressMeter::TakeState(const v1::Job& job) {
-  if (job.generation() != generation_) Restart();
+  // The page has the same (coordinator/page/model/rate.js).
+  const bool makes_steps =
+      job.state() == v1::JOB_STATE_RUNNING && job.hang().empty() && !job.has_paused_since();
+  const bool is_restarted = generation_ && *generation_ != job.generation();
+  if (is_restarted || (makes_steps && !makes_steps_)) samples_.clear();
   generation_ = job.generation();
-  has_succeeded_ = job.state() == v1::JOB_STATE_SUCCEEDED;
-  if (has_succeeded_) return;
-  SetMakesSteps(job.state() == v1::JOB_STATE_RUNNING && job.hang().empty() &&
-                !job.has_paused_since());
+  makes_steps_ = makes_steps;
 }
 
 void ProgressMeter::Update(const v1::Job& job, nanoseconds now) {
@@ -112,8 +108,7 @@ std::optional<double> ProgressMeter::Rate(nanoseconds now) const {
 
 std::optional<std::chrono::seconds> ProgressMeter::Remaining(nanoseconds now) const {
   const auto rate = Rate(now);
-  if (!rate || *rate <= 0 || has_succeeded_ || !last_.has_step() || !last_.has_total_steps())
-    return std::nullopt;
+  if (!rate || *rate <= 0 || !last_.has_step() || !last_.has_total_steps()) return std::nullopt;
   const double left = static_cast<double>(std::max<int64_t>(0, last_.total_steps() - last_.step()));
   return std::chrono::seconds(static_cast<int64_t>(std::min(std::ceil(left / *rate), 1e9)));
 }

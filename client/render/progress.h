@@ -19,12 +19,8 @@ class ProgressMeter {
   // What is known at the first look at a job: nobody knows since when, and it has no part in the
   // rate.
   void Look(const v1::Progress& progress);
-  // Forgets the rate: after a restart the steps begin earlier.
-  void Restart() { samples_.clear(); }
-  // False: the job does not run, hangs, or is paused. It has neither a rate nor a time left then,
-  // and that time is not in the rate later.
-  void SetMakesSteps(bool makes_steps);
-  // All of that from the job. One that has succeeded keeps the rate of its last steps.
+  // The same of a job. One that does not run, hangs, or is paused has neither a rate nor a time
+  // left, and that time is not in the rate later. Nor is that before a restart.
   void Update(const v1::Job& job, std::chrono::nanoseconds now);
   void Look(const v1::Job& job);
 
@@ -61,8 +57,7 @@ class ProgressMeter {
   v1::Progress last_;
   bool has_any_ = false;
   bool makes_steps_ = true;
-  bool has_succeeded_ = false;
-  uint64_t generation_ = 0;
+  std::optional<uint64_t> generation_;
   // Newest step of all reports and looks, of which the last sample may be older.
   std::optional<int64_t> step_;
   std::deque<Sample> samples_;

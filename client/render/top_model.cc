@@ -142,17 +142,23 @@ std::optional<nanoseconds> TimeOf(const json& object, const char* name) {
   return FromProto(at);
 }
 
-// `known`: the job at the look before; null: there was none.
-void Measure(const TopJob& job, const TopJob* known, nanoseconds now, TopModel* model) {
+void Measure(const TopJob& job, bool is_first_look, nanoseconds now, TopModel* model) {
   model->now = now;
-  if (!job.progress.has_step()) return;
+  if (!job.progress.has_step() && !model->meters.contains(job.id)) return;
+  // As a meter takes a job. What has a state that is not known here does not run.
+  v1::Job look;
+  v1::JobState state = v1::JOB_STATE_UNSPECIFIED;
+  v1::JobState_Parse("JOB_STATE_" + job.state, &state);
+  look.set_state(state);
+  look.set_hang(job.hang);
+  if (job.is_paused) look.mutable_paused_since();
+  look.set_generation(static_cast<uint64_t>(job.generation));
+  *look.mutable_progress() = job.progress;
   ProgressMeter& meter = model->meters[job.id];
-  if (known != nullptr && known->generation != job.generation) meter.Restart();
-  meter.SetMakesSteps(job.state == "RUNNING" && job.hang.empty() && !job.is_paused);
-  if (known == nullptr) {
-    meter.Look(job.progress);
+  if (is_first_look) {
+    meter.Look(look);
   } else {
-    meter.Update(job.progress, now);
+    meter.Update(look, now);
   }
 }
 
@@ -199,7 +205,7 @@ void ReadJobs(const json& answer, nanoseconds now, TopModel* model) {
     const auto known = std::find_if(model->jobs.begin(), model->jobs.end(),
                                     [&](const TopJob& one) { return one.id == job.id; });
     const bool is_known = known != model->jobs.end();
-    Measure(job, is_known ? &*known : nullptr, now, model);
+    Measure(job, !is_known, now, model);
     // The list is without them.
     if (is_known) {
       if (known->generation == job.generation) job.ranks = std::move(known->ranks);
@@ -242,7 +248,7 @@ void ReadJob(const json& answer, nanoseconds now, TopModel* model) {
       if (at && progress.has_step()) meter.Update(progress, *at);
     }
   }
-  Measure(job, is_measured && known != model->jobs.end() ? &*known : nullptr, now, model);
+  Measure(job, !is_measured || known == model->jobs.end(), now, model);
   if (known == model->jobs.end()) {
     model->jobs.push_back(std::move(job));
   } else {

@@ -297,9 +297,70 @@ TEST(TopTest, OnlyAJobThatMakesStepsHasASpeedAndATimeLeft) {
   EXPECT_FALSE(speaks(json::object(), 8210)) << "no step for two hours";
   EXPECT_FALSE(speaks({{"hang", "rank 3 hangs"}}, 1011));
   EXPECT_FALSE(speaks({{"pausedSince", "2026-11-30T10:00:00Z"}}, 1011));
-  for (const char* state :
-       {"QUEUED", "RENDEZVOUS", "QUIESCING", "WAITING", "SUSPENDED", "FAILED"}) {
+  for (const char* state : {"QUEUED", "RENDEZVOUS", "QUIESCING", "WAITING", "SUSPENDED",
+                            "SUCCEEDED", "FAILED", "CANCELLED", "OF_A_LATER_VERSION"}) {
     EXPECT_FALSE(speaks({{"state", std::string("JOB_STATE_") + state}}, 1011)) << state;
+  }
+}
+
+// `meshrun run` and `meshrun top` look at the same job, in each of its states and after it.
+TEST(TopTest, ARunAndTopShowTheSameSpeed) {
+  struct Case {
+    std::string state;
+    const char* hang = "";
+    bool is_paused = false;
+    int generation = 2;
+    bool has_step = true;
+  };
+  std::vector<Case> cases = {{.state = "JOB_STATE_RUNNING", .hang = "rank 3 hangs"},
+                             {.state = "JOB_STATE_RUNNING", .is_paused = true},
+                             {.state = "JOB_STATE_RUNNING", .generation = 3},
+                             {.state = "JOB_STATE_RENDEZVOUS", .generation = 3, .has_step = false}};
+  for (int state = v1::JobState_MIN; state <= v1::JobState_MAX; ++state) {
+    if (v1::JobState_IsValid(state)) cases.push_back({v1::JobState_Name(state)});
+  }
+  for (const Case& one : cases) {
+    TopModel model;
+    ProgressMeter run;
+    const auto look = [&](const Case& now, int step, int at) {
+      json job = Job("geoid-k3x9w2", "RUNNING");
+      job["state"] = now.state;
+      job["hang"] = now.hang;
+      job["generation"] = now.generation;
+      if (now.is_paused) job["pausedSince"] = "2026-11-30T10:00:00Z";
+      job["progress"] = {{"step", step}, {"totalSteps", 1000}};
+      if (!now.has_step) job["progress"] = json::object();
+      ReadJobs({{"jobs", {job}}}, seconds(at), &model);
+      v1::Job message;
+      v1::JobState state = v1::JOB_STATE_UNSPECIFIED;
+      ASSERT_TRUE(v1::JobState_Parse(now.state, &state));
+      message.set_state(state);
+      message.set_hang(now.hang);
+      message.set_generation(static_cast<uint64_t>(now.generation));
+      if (now.is_paused) message.mutable_paused_since();
+      if (now.has_step) {
+        message.mutable_progress()->set_step(step);
+        message.mutable_progress()->set_total_steps(1000);
+      }
+      if (at == 1000) {
+        run.Look(message);
+      } else {
+        run.Update(message, seconds(at));
+      }
+      const ProgressMeter& top = model.meters.at("geoid-k3x9w2");
+      EXPECT_EQ(top.Line(seconds(at)), run.Line(seconds(at))) << now.state << " at " << at;
+    };
+    const Case running = {.state = "JOB_STATE_RUNNING"};
+    look(running, 100, 1000);
+    look(running, 105, 1001);
+    look(running, 110, 1002);
+    EXPECT_THAT(run.Line(seconds(1002)), HasSubstr("5 step/s")) << one.state;
+    look(one, 115, 1003);
+    look(one, 115, 1004);
+    Case next = running;
+    next.generation = one.generation;
+    look(next, 120, 1009);
+    look(next, 122, 1010);
   }
 }
 
