@@ -23,8 +23,7 @@ constexpr size_t kLeastBarColumns = 8;
 constexpr size_t kLeastName = 12;
 
 std::string BarGlyphs(double fraction, int columns, const Style& style) {
-  const double clamped = std::clamp(fraction, 0.0, 1.0);
-  const int halves = static_cast<int>(clamped * columns * 2);
+  const int halves = static_cast<int>(fraction * columns * 2);
   std::string done;
   std::string left;
   for (int i = 0; i < columns; ++i) {
@@ -41,10 +40,26 @@ std::string BarGlyphs(double fraction, int columns, const Style& style) {
   return Paint(style, Colour::kGreen, done) + Paint(style, Colour::kGrey, left);
 }
 
-// 29 of 100 steps are 29 %, although 0.29 * 100 is a little less in binary.
-double WholePercent(double fraction) { return std::floor(fraction * 100 + 1e-9); }
+// Three digits, and all before the point. The page has the same (coordinator/page/model/format.js).
+std::string SpeedText(double steps_per_second) {
+  const bool is_quick = steps_per_second >= 1;
+  const double value = is_quick ? steps_per_second : 1 / steps_per_second;
+  const std::string digits =
+      value >= 100 ? fmt::format("{:.0f}", value) : fmt::format("{:.3g}", value);
+  return digits + (is_quick ? " step/s" : " s/step");
+}
 
 }  // namespace
+
+std::optional<double> FractionOf(const v1::Progress& progress) {
+  if (!progress.has_step() || progress.total_steps() <= 0) return std::nullopt;
+  const double part =
+      static_cast<double>(progress.step()) / static_cast<double>(progress.total_steps());
+  return std::clamp(part, 0.0, 1.0);
+}
+
+// 29 of 100 steps are 29 %, although 0.29 * 100 is a little less in binary.
+int WholePercent(double fraction) { return static_cast<int>(std::floor(fraction * 100 + 1e-9)); }
 
 bool ProgressMeter::Take(const v1::Progress& progress) {
   if (!progress.has_step() && !progress.has_loss() && progress.note().empty()) return false;
@@ -113,20 +128,10 @@ std::optional<std::chrono::seconds> ProgressMeter::Remaining(nanoseconds now) co
   return std::chrono::seconds(static_cast<int64_t>(std::min(std::ceil(left / *rate), 1e9)));
 }
 
-std::optional<double> ProgressMeter::Fraction() const {
-  if (!last_.has_step() || !last_.has_total_steps() || last_.total_steps() <= 0)
-    return std::nullopt;
-  return static_cast<double>(last_.step()) / static_cast<double>(last_.total_steps());
-}
-
 std::vector<std::string> ProgressMeter::Facts(nanoseconds now) const {
   std::vector<std::string> facts;
   if (last_.has_loss()) facts.push_back("loss " + ShortNumber(last_.loss()));
-  if (const auto rate = Rate(now); rate && *rate > 0) {
-    facts.push_back(*rate >= 100 ? fmt::format("{:.0f} step/s", *rate)
-                    : *rate >= 1 ? fmt::format("{:.3g} step/s", *rate)
-                                 : fmt::format("{:.3g} s/step", 1 / *rate));
-  }
+  if (const auto rate = Rate(now); rate && *rate > 0) facts.push_back(SpeedText(*rate));
   if (const auto left = Remaining(now); left && left->count() > 0) {
     facts.push_back(FormatDuration(*left) + " left");
   }
@@ -143,8 +148,8 @@ std::string ProgressMeter::Bar(const std::string& name, const Style& style, nano
   // With the blank before it.
   size_t bar_columns = 0;
   std::string rest;
-  if (const auto fraction = Fraction()) {
-    const std::string percent = fmt::format(" {:3.0f}%", WholePercent(*fraction));
+  if (const auto fraction = FractionOf(last_)) {
+    const std::string percent = fmt::format(" {:3}%", WholePercent(*fraction));
     std::string counts = fmt::format("  {}/{}", last_.step(), last_.total_steps());
     // The percentage stays, whatever is left out for it.
     const auto left = [&] {
@@ -180,8 +185,8 @@ std::string ProgressMeter::Bar(const std::string& name, const Style& style, nano
 
 std::string ProgressMeter::Line(nanoseconds now) const {
   std::vector<std::string> parts;
-  if (const auto fraction = Fraction()) {
-    parts.push_back(fmt::format("step {}/{} ({:.0f}%)", last_.step(), last_.total_steps(),
+  if (const auto fraction = FractionOf(last_)) {
+    parts.push_back(fmt::format("step {}/{} ({}%)", last_.step(), last_.total_steps(),
                                 WholePercent(*fraction)));
   } else if (last_.has_step()) {
     parts.push_back(fmt::format("step {}", last_.step()));
@@ -192,7 +197,7 @@ std::string ProgressMeter::Line(nanoseconds now) const {
 
 bool ProgressMeter::LineDue(std::chrono::nanoseconds now) {
   if (!has_any_ || !last_.has_step() || shown_step_ == last_.step()) return false;
-  const double fraction = Fraction().value_or(0);
+  const double fraction = FractionOf(last_).value_or(0);
   const nanoseconds silent = now - shown_at_;
   const bool due = !shown_step_ || silent >= kLineInterval || fraction >= 1 ||
                    (fraction - shown_fraction_ >= kLineFraction && silent >= kLeastInterval);

@@ -12,6 +12,12 @@
 
 namespace meshrun::client {
 
+// How far a job is, 0 to 1; absent: it does not say how many steps there are. The page has the same
+// (coordinator/page/model/rate.js).
+std::optional<double> FractionOf(const v1::Progress& progress);
+// Rounded down, so that 100 % is the end.
+int WholePercent(double fraction);
+
 class ProgressMeter {
  public:
   // A report that has just come.
@@ -51,7 +57,6 @@ class ProgressMeter {
   bool Take(const v1::Progress& progress);
   // The last step is older than a job that makes steps lets it become.
   bool IsIdle(std::chrono::nanoseconds now) const;
-  std::optional<double> Fraction() const;
   std::vector<std::string> Facts(std::chrono::nanoseconds now) const;
 
   v1::Progress last_;

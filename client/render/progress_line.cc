@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "client/render/progress.h"
 #include "core/text.h"
 
 namespace meshrun::client {
@@ -15,9 +16,9 @@ std::optional<std::string> ProgressLine::Next(uint64_t done, uint64_t all, Time 
   last_ = now;
   const std::chrono::duration<double> passed = now - begin_;
   const double rate = static_cast<double>(done) / passed.count();
-  const double part = all == 0 ? 1 : static_cast<double>(done) / static_cast<double>(all);
-  std::string text =
-      fmt::format("{} {} of {} ({:.0f}%)", what_, FormatBytes(done), FormatBytes(all), 100 * part);
+  const double part = done >= all ? 1 : static_cast<double>(done) / static_cast<double>(all);
+  std::string text = fmt::format("{} {} of {} ({}%)", what_, FormatBytes(done), FormatBytes(all),
+                                 WholePercent(part));
   if (rate <= 0) return text;
   const auto left = static_cast<int64_t>(static_cast<double>(all - std::min(done, all)) / rate);
   return text + fmt::format(", {}/s, {} left", FormatBytes(static_cast<uint64_t>(rate)),

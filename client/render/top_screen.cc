@@ -95,8 +95,9 @@ const ProgressMeter* MeterOf(const TopModel& model, const TopJob& job) {
 std::string PercentOf(const TopJob& job) {
   const v1::Progress& progress = job.progress;
   if (!progress.has_step()) return "";
-  if (progress.total_steps() <= 0) return fmt::format("step {}", progress.step());
-  return fmt::format("{}%", progress.step() * 100 / progress.total_steps());
+  const auto fraction = FractionOf(progress);
+  return fraction ? fmt::format("{}%", WholePercent(*fraction))
+                  : fmt::format("step {}", progress.step());
 }
 
 std::string LeftOf(const TopModel& model, const TopJob& job) {

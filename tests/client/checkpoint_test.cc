@@ -286,6 +286,7 @@ TEST(ProgressLineTest, ComesAfterTwoSecondsAndNotTooOften) {
   EXPECT_FALSE(line.Next(50, 100, at(2100)));
   EXPECT_TRUE(line.Next(100, 100, at(2200)));
   EXPECT_EQ(ProgressLine("read", begin).Next(0, 0, at(3000)), "read 0 B of 0 B (100%)");
+  EXPECT_THAT(*ProgressLine("read", begin).Next(999, 1000, at(2000)), HasSubstr("(99%)"));
 }
 
 }  // namespace

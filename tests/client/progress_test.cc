@@ -7,6 +7,7 @@
 #include <cmath>
 #include <limits>
 #include <optional>
+#include <tuple>
 
 #include "core/proto_time.h"
 
@@ -213,6 +214,31 @@ TEST(ProgressTest, EachOfAHundredStepsIsAPercent) {
   for (int step = 0; step <= 100; ++step) {
     meter.Update(At(step, 100), seconds(step));
     EXPECT_THAT(meter.Line(seconds(step)), HasSubstr(fmt::format("step {}/100 ({}%)", step, step)));
+  }
+}
+
+// As in units_speed.js. A total may be wrong.
+TEST(ProgressTest, APercentageIsRoundedDownAndEndsAtAHundred) {
+  for (const auto& [step, total, percent] :
+       {std::tuple(29, 100, 29), {999, 1000, 99}, {1000, 1000, 100}, {150, 100, 100}}) {
+    ProgressMeter meter;
+    meter.Update(At(step, total), seconds(0));
+    EXPECT_EQ(meter.Line(seconds(0)), fmt::format("step {}/{} ({}%)", step, total, percent));
+    EXPECT_THAT(meter.Bar("j", Style(), seconds(0)), HasSubstr(fmt::format(" {:3}%", percent)));
+  }
+}
+
+// As in units.js: textIsThatOfTheCommand.
+TEST(ProgressTest, ASpeedHasAllDigitsBeforeThePoint) {
+  for (const auto& [steps, over, text] : {std::tuple(1, 2, "2 s/step"),
+                                          {1234, 10, "123 step/s"},
+                                          {12345, 1, "12345 step/s"},
+                                          {8544, 100, "85.4 step/s"},
+                                          {1, 1234, "1234 s/step"}}) {
+    ProgressMeter meter;
+    meter.Update(At(0), seconds(0));
+    meter.Update(At(steps), seconds(over));
+    EXPECT_EQ(meter.Line(seconds(over)), fmt::format("step {}, {}", steps, text));
   }
 }
 

@@ -106,6 +106,21 @@ TEST(TopTest, ShowsNodesAndJobsOnATerminalOf80Columns) {
           "", "", "arrows: mark  Enter: job  l: logs  s: stacks  c: cancel  q: quit"));
 }
 
+// The job's own view and `meshrun run` have the same percentage. A total may be wrong.
+TEST(TopTest, AJobBeyondItsLastStepIsDone) {
+  TopModel model;
+  for (const int64_t step : {int64_t{150}, int64_t{1} << 62}) {
+    json job = Job("geoid-k3x9w2", "RUNNING");
+    job["progress"] = {{"step", step}, {"totalSteps", step == 150 ? 100 : step}};
+    ReadJobs({{"jobs", {job}}}, seconds(1020), &model);
+    for (const auto kind : {TopView::Kind::kCluster, TopView::Kind::kJob}) {
+      EXPECT_THAT(DrawTop(model, {.kind = kind, .job = "geoid-k3x9w2"}, Plain(120, 14)),
+                  Contains(HasSubstr(" 100%")))
+          << step;
+    }
+  }
+}
+
 // JSON has no such numbers: the API has words for them.
 TEST(TopTest, ALossThatIsNotFiniteIsShown) {
   TopModel model = Model();

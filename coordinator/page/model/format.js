@@ -68,8 +68,9 @@ export function formatIdle({idleSince, seenSince}) {
 
 export function formatRate(stepsPerSecond) {
   if (!stepsPerSecond || stepsPerSecond <= 0) return "";
-  return stepsPerSecond >= 1 ? `${Number(stepsPerSecond.toPrecision(3))} step/s` :
-                               `${Number((1 / stepsPerSecond).toPrecision(3))} s/step`;
+  const digits = (value) => (value >= 100 ? Math.round(value) : Number(value.toPrecision(3)));
+  return stepsPerSecond >= 1 ? `${digits(stepsPerSecond)} step/s` :
+                               `${digits(1 / stepsPerSecond)} s/step`;
 }
 
 export function formatBytes(bytes) {
@@ -80,7 +81,7 @@ export function formatBytes(bytes) {
     value /= 1024;
     unit += 1;
   }
-  return `${Number(value.toPrecision(3))} ${units[unit]}`;
+  return unit ? `${value.toFixed(1)} ${units[unit]}` : `${bytes} B`;
 }
 
 export function count(number, noun) {

@@ -140,6 +140,12 @@ export function fraction(progress) {
   return Math.min(1, Math.max(0, progress.step / progress.totalSteps));
 }
 
+// Rounded down, so that 100 % is the end. 29 of 100 steps are 29 %, although 0.29 * 100 is a little
+// less in binary.
+export function wholePercent(part) {
+  return Math.floor(part * 100 + 1e-9);
+}
+
 // Seconds that the ranks have run: earlier generations, then this one.
 export function runSeconds(job, nowMs) {
   const before = job.runTime ? Number.parseFloat(job.runTime) : 0;

@@ -1,7 +1,7 @@
 // How far a job is, as a bar with its numbers.
 
 import {formatDuration, formatIdle, formatNumber, formatRate} from "../model/format.js";
-import {fraction, remaining} from "../model/rate.js";
+import {fraction, remaining, wholePercent} from "../model/rate.js";
 
 import {el, setAttribute, setStyle} from "./dom.js";
 
@@ -19,7 +19,7 @@ export function bar(name) {
 
 export function setBar(node, progress) {
   const part = fraction(progress);
-  const percent = Math.floor(part * 100 + 1e-9);
+  const percent = wholePercent(part);
   setAttribute(node, "aria-valuenow", Number.isNaN(part) ? null : percent);
   setAttribute(node, "data-unknown", Number.isNaN(part) ? "" : null);
   setStyle(node.firstChild, "--part", Number.isNaN(part) ? 0 : part);
@@ -30,7 +30,7 @@ export function progressFacts({progress}, speed) {
   const {stepsPerSecond} = speed;
   const facts = [];
   const part = fraction(progress);
-  if (!Number.isNaN(part)) facts.push(`${Math.floor(part * 100 + 1e-9)} %`);
+  if (!Number.isNaN(part)) facts.push(`${wholePercent(part)} %`);
   if (progress?.step !== undefined)
     facts.push(
         progress.totalSteps ? `step ${progress.step} of ${progress.totalSteps}` :

@@ -3,7 +3,7 @@
 
 import {fold} from '../model/fold.js';
 import {hasEnded, stateName} from '../model/names.js';
-import {fraction, rateOfCurve, speedOf} from '../model/rate.js';
+import {fraction, rateOfCurve, speedOf, wholePercent} from '../model/rate.js';
 import {get} from '../net/api.js';
 import {serverNow} from '../net/link.js';
 import {poll} from '../net/poll.js';
@@ -235,5 +235,5 @@ function titleOf(job) {
   const part = fraction(job.progress);
   const state = stateName(job.state);
   if (state !== 'RUNNING') return `${state} `;
-  return Number.isNaN(part) ? '' : `${Math.floor(part * 100 + 1e-9)} % `;
+  return Number.isNaN(part) ? '' : `${wholePercent(part)} % `;
 }

@@ -8,7 +8,7 @@ import {quote, submitCommand} from "/model/command.js";
 import {coverage, restText, verdict} from "/model/coverage.js";
 import {logTicks, pieces, pointsOf, segments, seriesNames, ticks} from "/model/curves.js";
 import {fold, MOST_POINTS} from "/model/fold.js";
-import {apiDuration, formatDuration, formatNumber, formatRate} from "/model/format.js";
+import {apiDuration, formatBytes, formatDuration, formatNumber, formatRate} from "/model/format.js";
 import {LogBuffer, MOST_LINES} from "/model/log_buffer.js";
 import {formatRanks, parseRanks} from "/model/ranks.js";
 import {routeOf} from "/model/route.js";
@@ -413,7 +413,12 @@ const tests = {
           formatNumber(undefined)
         ],
         ["0.01235", "1.235e6", "NaN", "1e-5", "–"], "numbers");
-    equal([formatRate(0.5), formatRate(123.4)], ["2 s/step", "123 step/s"], "rates");
+    equal(
+        [0.5, 123.4, 12345, 85.44, 1 / 1234].map(formatRate),
+        ["2 s/step", "123 step/s", "12345 step/s", "85.4 step/s", "1234 s/step"], "rates");
+    equal(
+        [0, 1023, 1536, 1023.4 * 1024, 25232932864].map(formatBytes),
+        ["0 B", "1023 B", "1.5 KiB", "1023.4 KiB", "23.5 GiB"], "amounts of memory");
   },
   async aLookThatIsAskedForDuringAnotherFollowsIt() {
     const looks = [];

@@ -1,7 +1,7 @@
 // Rules of how fast jobs and their ranks are: see units.js.
 
 import {cellOf, lagLevel, slowest, WaitShares} from "/model/lag.js";
-import {fraction, meanRate, Rate, rateOfCurve, remaining, speedOf} from "/model/rate.js";
+import {fraction, meanRate, Rate, rateOfCurve, remaining, speedOf, wholePercent} from "/model/rate.js";
 import {Rates} from "/model/rates.js";
 import {progressFacts} from "/ui/bar.js";
 import {JobHead} from "/views/job/head.js";
@@ -15,6 +15,9 @@ export const speedRules = {
     equal(rate.value(), 5, "rate");
     equal(remaining({step: 30, totalSteps: 130}, 5), 20, "seconds left");
     equal(fraction({step: 29, totalSteps: 100}), 0.29, "fraction");
+    const percents = [[29, 100], [999, 1000], [1000, 1000], [150, 100]].map(
+        ([step, totalSteps]) => wholePercent(fraction({step, totalSteps})));
+    equal(percents, [29, 99, 100, 100], "percent");
   },
   onlyAJobThatMakesStepsHasASpeedAndATimeLeft() {
     const rate = new Rate();

@@ -2,7 +2,7 @@
 
 import {formatClock, formatDuration, formatIdle, formatNumber, formatRate, parseDuration, parseTime} from "../../model/format.js";
 import {hasEnded, stateName} from "../../model/names.js";
-import {fraction, remaining, runSeconds} from "../../model/rate.js";
+import {fraction, remaining, runSeconds, wholePercent} from "../../model/rate.js";
 import {badge, setBadge} from "../../ui/badge.js";
 import {bar, setBar} from "../../ui/bar.js";
 import {el, keyed, setAttribute, setText, show} from "../../ui/dom.js";
@@ -51,7 +51,7 @@ function facts(job, speed, now) {
   const part = fraction(progress);
   if (!Number.isNaN(part))
     list.push([
-      "Progress", `${Math.floor(part * 100 + 1e-9)} %`,
+      "Progress", `${wholePercent(part)} %`,
       `${progress.step} of ${progress.totalSteps} steps`
     ]);
   else if (progress?.step !== undefined)
