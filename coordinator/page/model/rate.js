@@ -6,12 +6,21 @@ const WINDOW_SECONDS = 15;
 // Steps have stopped when the last is this many intervals old, and at least WINDOW_SECONDS.
 const IDLE_INTERVALS = 5;
 
+// A job in another state makes no steps. The command has the same (client/render/progress.cc).
+function makesSteps(job) {
+  return stateName(job.state) === "RUNNING" && !job.hang && !job.pausedSince;
+}
+
 // Samples of (seconds, step), newest last: when a step was reported. Steps that go back, as after a
-// restart, begin anew.
+// restart, begin anew; so do those after a time in which the job made none.
 export class Rate {
+  // `took`: seconds since the sample before; or, where nobody looked meanwhile, of the longest
+  // interval before.
   #samples = [];
   #seen = NaN;
   #seenSince = NaN;
+  #generation = NaN;
+  #makesSteps = true;
 
   // The step of the last look; NaN before the first one.
   get seen() {
@@ -23,15 +32,29 @@ export class Rate {
     return this.#seenSince;
   }
 
-  // A look at the job. Only another step than that of the look before is a report of this moment,
-  // and only where no look between the two was left out.
+  // A look at a job: at its state, then at its step.
+  lookAt(job, seconds, isWatched) {
+    const makes = makesSteps(job);
+    const isRestarted = !Number.isNaN(this.#generation) && this.#generation !== job.generation;
+    if (isRestarted || (makes && !this.#makesSteps)) this.#samples = [];
+    this.#generation = job.generation;
+    this.#makesSteps = makes;
+    this.look(seconds, job.progress?.step, isWatched);
+  }
+
+  // Only another step than that of the look before is a report of this moment, and only where no
+  // look between the two was left out.
   look(seconds, step, isWatched = true) {
     if (!Number.isFinite(seconds) || !Number.isFinite(step) || step === this.#seen) return;
     if (isWatched && Number.isFinite(this.#seen)) {
-      // What the job did between the last sample and the first look is not known.
-      if (!this.#isInPace(seconds)) this.#samples = [];
-      this.#seenSince = NaN;
-      this.add(seconds, step);
+      if (Number.isNaN(this.#seenSince)) {
+        this.add(seconds, step);
+      } else {
+        // What the job did between the last sample and the first look is not known.
+        if (!this.#isInPace(seconds)) this.#samples = [];
+        this.#seenSince = NaN;
+        this.#push(seconds, step, this.#longest());
+      }
     } else {
       const last = this.#samples.at(-1);
       this.#seenSince = step === last?.step ? NaN : seconds;
@@ -40,12 +63,18 @@ export class Rate {
     this.#seen = step;
   }
 
+  // A step that was reported at that time.
   add(seconds, step) {
-    if (!Number.isFinite(seconds) || !Number.isFinite(step)) return;
     const last = this.#samples.at(-1);
-    if (last && (step < last.step || seconds < last.seconds)) this.#samples = [];
-    if (last && step === last.step) return;
-    this.#samples.push({seconds, step});
+    if (!Number.isFinite(seconds) || !Number.isFinite(step) || step === last?.step) return;
+    if (this.isIdle(seconds)) this.#samples = [];
+    this.#push(seconds, step, seconds - last?.seconds);
+  }
+
+  #push(seconds, step, took) {
+    const last = this.#samples.at(-1);
+    if (last && (step <= last.step || seconds < last.seconds)) this.#samples = [];
+    this.#samples.push({seconds, step, took});
     while (this.#samples.length > 2 && seconds - this.#samples[0].seconds > WINDOW_SECONDS)
       this.#samples.shift();
   }
@@ -89,9 +118,7 @@ export class Rate {
 
   // Seconds of the longest interval.
   #longest() {
-    const intervals = this.#samples.slice(1).map(
-        ({seconds}, i) => seconds - this.#samples[i].seconds);
-    return Math.max(0, ...intervals);
+    return Math.max(0, ...this.#samples.slice(1).map(({took}) => took));
   }
 }
 
@@ -123,7 +150,7 @@ export function speedOf(job, rate, nowMs) {
   const now = nowMs / 1000;
   if (!rate || stateName(job.state) !== "RUNNING")
     return {stepsPerSecond: 0, idleSince: NaN, seenSince: NaN};
-  if (job.hang || job.pausedSince || rate.isIdle(now))
+  if (!makesSteps(job) || rate.isIdle(now))
     return {stepsPerSecond: 0, idleSince: rate.last(), seenSince: rate.seenSince};
   return {stepsPerSecond: rate.at(now), idleSince: NaN, seenSince: NaN};
 }

@@ -18,7 +18,7 @@ export class Rates {
       if (hasEnded(job) || job.progress?.step === undefined) continue;
       seen.add(job.jobId);
       if (!this.#jobs.has(job.jobId)) this.#jobs.set(job.jobId, new Rate());
-      this.#jobs.get(job.jobId).look(nowMs / 1000, job.progress.step, isWatched);
+      this.#jobs.get(job.jobId).lookAt(job, nowMs / 1000, isWatched);
     }
     for (const id of this.#jobs.keys())
       if (!seen.has(id)) this.#jobs.delete(id);

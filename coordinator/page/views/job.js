@@ -132,7 +132,7 @@ export class JobView {
     const {job, curve} = this.#known;
     const step = job.progress?.step;
     if (!this.#rate || (isWhole && step !== this.#rate.seen)) this.#rate = rateOfCurve(curve);
-    this.#rate.look(serverNow() / 1000, step, !isWhole);
+    this.#rate.lookAt(job, serverNow() / 1000, !isWhole);
     const state = `${stateName(job.state)} ${job.generation}`;
     if (state !== this.#state) {
       const first = this.#state === '';

@@ -81,6 +81,55 @@ export const speedRules = {
     for (let second = 1214; second < 1264; second += 10) equal(said(second, 21), nothing, "a step");
     equal(said(1264, 22), [1 / 60, NaN, NaN], "at its speed");
   },
+  aTimeWithoutStepsIsNotInTheSpeed() {
+    const rates = new Rates();
+    const said = (seconds, step, more = {}) => {
+      const job = {jobId: "j", state: "JOB_STATE_RUNNING", progress: {step}, generation: 1, ...more};
+      rates.add([job], 1000 * seconds);
+      return rates.of(job).stepsPerSecond;
+    };
+    const wait = (from, to, step, more) => {
+      for (let second = from; second < to; second += 10) said(second, step, more);
+    };
+    said(0, 0);
+    said(1, 10);
+    equal(said(2, 20), 10, "it makes steps");
+    const paused = {pausedSince: "2026-11-30T10:00:00Z"};
+    equal(said(3, 20, paused), 0, "it is paused, for less time than a standstill takes");
+    equal([said(8, 25), said(9, 35)], [0, 10], "it goes on");
+    wait(19, 3609, 35);
+    equal([said(3609, 40), said(3610, 50)], [0, 10], "nobody has paused it");
+    wait(3620, 7200, 50, {hang: "rank 3 hangs"});
+    equal([said(7200, 60), said(7201, 70)], [0, 10], "it hung");
+    equal(said(7206, 71, {generation: 2}), 0, "another generation, which goes on where it was");
+    equal(said(7207, 81, {generation: 2}), 10, "with a speed of its own");
+  },
+  anHourWithoutALookIsNoLongStep() {
+    const rates = new Rates();
+    const speed = (seconds, step) => {
+      const job = {jobId: "j", state: "JOB_STATE_RUNNING", progress: {step}};
+      rates.add([job], 1000 * seconds);
+      return rates.of(job);
+    };
+    for (let second = 0; second <= 10; second += 2) speed(second, second);
+    equal(speed(3610, 3610).stepsPerSecond, 1, "it is where it should be");
+    equal(speed(3612, 3612).stepsPerSecond, 1, "and makes steps");
+    equal(speed(3626, 3612).idleSince, NaN, "a step that takes longer");
+    equal(speed(3630, 3612).idleSince, 3612, "it has stopped");
+    // Steps of a minute go on being such.
+    const rate = new Rate();
+    for (const [at, step] of [[0, 0], [60, 1], [120, 2]]) rate.look(at, step);
+    rate.look(3720, 62, false);
+    rate.look(3780, 63);
+    equal([rate.at(3780), rate.isIdle(4080), rate.isIdle(4081)], [1 / 60, false, true], "minutes");
+  },
+  aStandstillInACurveIsNoSpeed() {
+    const of = (...reports) => rateOfCurve(reports.map(
+        (second, step) => ({step, at: new Date(1000 * second).toISOString()})));
+    equal(of(0, 1, 2, 3602).value(), 0, "a step after an hour");
+    const rate = of(0, 1, 2, 3602, 3603);
+    equal([rate.value(), rate.isIdle(3619)], [1, true], "it goes on, and stops");
+  },
   aSpeedEndsWithTheStepsThatNobodySaw() {
     // A point every 2 minutes, a step a second, until 1920 s; the last point is of 1800 s.
     const curve = [...Array(15).keys()].map((i) => ({
