@@ -1,6 +1,7 @@
 // What an operator should look at, the worst first. Pure.
 
 import {formatDuration, parseTime} from "./format.js";
+import {worstStraggler} from "./lag.js";
 import {hasEnded, stateName, tone} from "./names.js";
 
 const RECENT_MS = 3600 * 1000;
@@ -76,7 +77,7 @@ function ofJob(job, now) {
   if (typeof job.progress?.loss === "string")
     entry("loss", "bad", "LOSS", `is ${job.progress.loss}`);
   if (stateName(job.state) === "WAITING") entry("waits", "warn", "WAITING", job.reason);
-  const slow = job.stragglers?.[0];
+  const slow = worstStraggler(job);
   if (slow)
     entry(
         "slow", "warn", "SLOW",

@@ -95,12 +95,20 @@ export class WaitShares {
   }
 }
 
+// The slowest of the ranks that the coordinator names, which it does in the order in which it finds
+// them; undefined where there is none.
+export function worstStraggler(job) {
+  const named = job.stragglers ?? [];
+  return named.find(
+      ({computesSeconds}) => named.every((other) => other.computesSeconds <= computesSeconds));
+}
+
 // {rank, node, sentence, isOfAll} of the rank that stands out, or null. isOfAll: of all ranks of
 // the job, not of `ranks` alone. In trainings that step together all ranks have the same step: the
 // slow one is that which the coordinator names, else one that lags, else one that hardly waits while
 // the others do. foremost: a step that some other rank has come to.
 export function slowest(job, ranks, stepsPerSecond, shares, foremost = -1) {
-  const named = job.stragglers?.[0];
+  const named = worstStraggler(job);
   if (named) {
     const ratio = named.medianSeconds > 0 ?
         `, ${(named.computesSeconds / named.medianSeconds).toFixed(1)} times the median` :

@@ -5,6 +5,7 @@ import {attention} from "../model/attention.js";
 import {capacity} from "../model/capacity.js";
 import {coverage, restText, verdict} from "../model/coverage.js";
 import {count, formatDuration, formatNumber, parseTime} from "../model/format.js";
+import {worstStraggler} from "../model/lag.js";
 import {hasEnded, stateName, waits} from "../model/names.js";
 import {Rates} from "../model/rates.js";
 import {get} from "../net/api.js";
@@ -161,7 +162,7 @@ function updateCard(node, job, speed) {
           job.restarts ? `, ${count(job.restarts, "restart")}` : ""}`);
   setBar(progressBar, job.progress);
   setText(facts, progressFacts(job, speed).join("  ·  ") || "no report yet");
-  const slow = job.stragglers?.[0];
+  const slow = worstStraggler(job);
   const text = job.hang ||
       (slow ? `rank ${slow.rank} on ${slow.nodeName} is slow: it computes ${
                   formatNumber(slow.computesSeconds)} s of each step` :

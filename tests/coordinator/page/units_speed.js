@@ -1,6 +1,6 @@
 // Rules of how fast jobs and their ranks are: see units.js.
 
-import {cellOf, lagLevel, slowest, WaitShares} from "/model/lag.js";
+import {cellOf, lagLevel, slowest, WaitShares, worstStraggler} from "/model/lag.js";
 import {fraction, meanRate, Rate, rateOfCurve, remaining, speedOf, wholePercent} from "/model/rate.js";
 import {Rates} from "/model/rates.js";
 import {progressFacts} from "/ui/bar.js";
@@ -203,6 +203,11 @@ export const speedRules = {
             shares)
             .rank,
         2, "the coordinator's word");
+    const named = (number, computesSeconds) =>
+        ({rank: number, nodeName: "n", computesSeconds, medianSeconds: 0.5});
+    const job = {stragglers: [named(2, 1), named(5, 3), named(7, 2)]};
+    equal(slowest(job, [], 1, shares).rank, 5, "the slowest of those that it names");
+    equal(worstStraggler({stragglers: []}), undefined, "it names none any more");
     equal(
         [slowest({}, [rank(0, 5), rank(1, 5)], 1, new Map(), 500)?.sentence,
          slowest({}, [rank(0, 400), rank(1, 300)], 1, new Map(), 500)?.sentence],
