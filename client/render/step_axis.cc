@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <cstdlib>
 #include <limits>
+#include <numeric>
+#include <optional>
 
 namespace meshrun::client {
 namespace {
@@ -25,6 +27,24 @@ std::vector<StepAxis::Reports> EpochsOf(const StepAxis::Reports& reports) {
 bool IsTooLong(const StepAxis::Reports& reports) {
   return std::any_of(reports.begin(), reports.end(),
                      [](const auto& report) { return report.first > kMostSteps; });
+}
+
+// Programs may report each k-th step of an epoch: k; 1 where nothing says so. Then the report that
+// begins an epoch is k steps after the one before it.
+int64_t StepsBetween(const std::vector<std::vector<StepAxis::Reports>>& ranks) {
+  int64_t between = 0;
+  bool has_rising = false;
+  std::optional<int64_t> known;
+  for (const std::vector<StepAxis::Reports>& epochs : ranks) {
+    for (const StepAxis::Reports& epoch : epochs) {
+      has_rising |= epoch.back().first > epoch.front().first;
+      for (const auto& [step, at] : epoch) {
+        between = std::gcd(between, step - known.value_or(step));
+        known = step;
+      }
+    }
+  }
+  return has_rising ? std::max<int64_t>(between, 1) : 1;
 }
 
 int64_t BeginOf(const StepAxis::Reports& epoch) { return epoch.front().second; }
@@ -82,12 +102,19 @@ StepAxis::StepAxis(const std::vector<Reports>& ranks) {
       of.last = std::max(of.last, rank[i].back().first);
     }
   }
+  const int64_t between = StepsBetween(epochs);
   std::map<int, int64_t> offsets;
   for (const auto& [number, steps] : limits) {
-    const int64_t place = epochs_.empty() ? steps.first : limits[number - 1].last + 1;
-    const int64_t offset = epochs_.empty() ? 0 : place + offsets[number - 1] - steps.first;
+    if (epochs_.empty()) {
+      offsets[number] = 0;
+      epochs_.push_back({steps.first, 0});
+      continue;
+    }
+    const int64_t end = limits[number - 1].last + offsets[number - 1];
+    const int64_t offset = end + between - steps.first;
     offsets[number] = offset;
-    epochs_.push_back({steps.first + offset, offset});
+    // Its first steps are before its first report: numbers of steps begin with 0 or 1.
+    epochs_.push_back({std::max(end + 1, std::min(offset, end + between)), offset});
   }
   if (epochs_.empty()) epochs_.push_back({0, 0});
   for (size_t i = 0; i < epochs.size(); ++i) {

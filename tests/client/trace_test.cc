@@ -94,6 +94,12 @@ std::vector<Json> Events(const JobTrace& trace, const std::string& category) {
   return events;
 }
 
+std::vector<std::string> NamesOfSteps(const JobTrace& trace) {
+  std::vector<std::string> names;
+  for (const Json& step : Events(trace, "step")) names.push_back(step["name"]);
+  return names;
+}
+
 TEST(TraceTest, RanksWithOtherClocksMeetOnOneAxis) {
   // The same collective, on clocks that are 900 ms and 3900 ms behind.
   const JobTrace trace =
@@ -227,11 +233,26 @@ TEST(TraceTest, StepsOfTwoEpochsThatAreLeftOutAreNamed) {
 }
 
 TEST(TraceTest, ProgramsThatReportEachTenthStepOfAnEpochHaveSlicesInOrder) {
-  const JobTrace trace = MakeTrace(Job(1), {RankOf(0, {10, 20, 30, 10, 20})}, {}, 15);
-  EXPECT_EQ(trace.shown, "steps 21 to 30 and 10 to 20");
-  std::vector<std::string> names;
-  for (const Json& step : Events(trace, "step")) names.push_back(step["name"]);
-  EXPECT_THAT(names, ElementsAre("steps 21 to 30", "step 10", "steps 11 to 20"));
+  const std::vector<v1::GetFlightRecordsResponse> ranks = {RankOf(0, {10, 20, 30, 10, 20})};
+  const JobTrace last = MakeTrace(Job(1), ranks, {}, 15);
+  EXPECT_EQ(last.shown, "steps 1 to 20");
+  EXPECT_EQ(last.steps, 20);
+  const JobTrace trace = MakeTrace(Job(1), ranks, {}, 25);
+  EXPECT_EQ(trace.shown, "steps 21 to 30 and 1 to 20");
+  EXPECT_EQ(trace.steps, 30);
+  EXPECT_EQ(NamesOfSteps(trace),
+            (std::vector<std::string>{"steps 21 to 30", "steps 1 to 10", "steps 11 to 20"}));
+}
+
+// Steps 0, 10, ... of 100: nobody reports that the steps after 90 are taken before the next epoch.
+TEST(TraceTest, StepsAfterTheLastReportOfAnEpochAreCounted) {
+  const JobTrace trace =
+      MakeTrace(Job(2), {RankOf(0, {70, 80, 90, 0, 10}), RankOf(1, {70, 80, 90, 0})}, {}, 15);
+  EXPECT_EQ(trace.shown, "steps 81 to 99 and 0");
+  EXPECT_EQ(trace.steps, 20);
+  EXPECT_EQ(NamesOfSteps(trace),
+            (std::vector<std::string>{"steps 81 to 90", "steps 91 to 99 and 0", "steps 81 to 90",
+                                      "steps 91 to 99 and 0"}));
 }
 
 TEST(TraceTest, NumbersThatHaveNoRoomOnOneAxisAreThoseOfTheLastEpoch) {
@@ -425,6 +446,32 @@ TEST(StepAxisTest, ARankAtTheEndOfAnEpochIsInThatEpoch) {
   EXPECT_EQ(axis.PlacesOf(1).begin()->first, 744);
   EXPECT_EQ(axis.PlacesOf(1).rbegin()->first, 990);
   EXPECT_EQ(axis.StepAt(991), 0);
+}
+
+TEST(StepAxisTest, StepsBetweenTwoEpochsAreThoseThatReportsSay) {
+  // Steps that a rank has reported, in this order; where the last one lies.
+  const std::vector<std::pair<std::vector<int64_t>, int64_t>> cases = {
+      {{97, 98, 99, 0, 1}, 101},
+      {{98, 99, 100, 1, 2}, 102},
+      {{80, 90, 100, 10}, 110},
+      {{70, 80, 90, 0}, 100},
+      {{79, 89, 99, 9}, 109},
+      // It reports the last step of an epoch too.
+      {{80, 90, 99, 0}, 100},
+      // Whenever a second has passed: nobody knows.
+      {{13, 55, 96, 31}, 97},
+      // A rank that goes back for another reason, and one that has lost reports.
+      {{104, 105, 101, 102}, 107},
+      {{70, 80, 90, 50}, 100},
+      {{7, 3, 3}, 8}};
+  for (const auto& [steps, place] : cases) {
+    StepAxis::Reports reports;
+    for (const int64_t step : steps)
+      reports.emplace_back(step, static_cast<int64_t>(reports.size()));
+    const StepAxis axis({reports});
+    EXPECT_EQ(axis.PlacesOf(0).rbegin()->first, place) << ::testing::PrintToString(steps);
+    EXPECT_EQ(axis.StepAt(place), steps.back());
+  }
 }
 
 // Sums of such steps would not fit into 64 bits.
