@@ -184,12 +184,14 @@ absl::StatusOr<json> TopFeed::AskJob(const std::string& id) {
   const json::json_pointer generation("/job/generation");
   constexpr int kTries = 3;
   for (int i = 0; i < kTries; ++i) {
-    MESHRUN_ASSIGN_OR_RETURN(json job, Ask({.path = PathOf(id)}));
+    const auto page_from = [&](int64_t rank) {
+      return PathOf(id, fmt::format("?firstRank={}&maxRanks={}", rank, kRanksOfPage));
+    };
+    MESHRUN_ASSIGN_OR_RETURN(json job, Ask({.path = page_from(0)}));
     json* const ranks = RanksIn(&job);
     int64_t next = ranks == nullptr ? 0 : NumberAt(job, next_rank);
     while (next > 0) {
-      MESHRUN_ASSIGN_OR_RETURN(json page,
-                               Ask({.path = PathOf(id, fmt::format("?firstRank={}", next))}));
+      MESHRUN_ASSIGN_OR_RETURN(json page, Ask({.path = page_from(next)}));
       // The ranks of another generation are others.
       if (NumberAt(page, generation) != NumberAt(job, generation)) break;
       if (json* const more = RanksIn(&page); more != nullptr) {

@@ -84,6 +84,9 @@ void ReadNodes(const nlohmann::json& answer, TopModel* model);
 void ReadJobs(const nlohmann::json& answer, std::chrono::nanoseconds now, TopModel* model);
 void ReadJob(const nlohmann::json& answer, std::chrono::nanoseconds now, TopModel* model);
 
+// So many ranks of a job are asked for at a time.
+inline constexpr size_t kRanksOfPage = 2000;
+
 // How long after an answer with so many nodes they are asked for again.
 std::chrono::milliseconds NodesPace(size_t nodes);
 // The same of a job's ranks. Up to a page of them: at each look.

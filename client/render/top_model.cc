@@ -170,8 +170,7 @@ std::chrono::milliseconds NodesPace(size_t nodes) {
 }
 
 std::chrono::milliseconds RanksPace(size_t ranks) {
-  constexpr size_t kPage = 2000;
-  return std::chrono::milliseconds(ranks <= kPage ? 0 : std::min<size_t>(10'000, ranks));
+  return std::chrono::milliseconds(ranks <= kRanksOfPage ? 0 : std::min<size_t>(10'000, ranks));
 }
 
 std::optional<nanoseconds> NowOf(const json& cluster) { return TimeOf(cluster, "now"); }

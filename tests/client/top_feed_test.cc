@@ -61,6 +61,8 @@ class TopFeedTest : public ::testing::Test {
     const auto found = request.query.find("firstRank");
     const int first = found == request.query.end() ? 0 : std::stoi(found->second);
     if (first == 0) ++wholes_;
+    const auto most = request.query.find("maxRanks");
+    EXPECT_EQ(most == request.query.end() ? "" : most->second, std::to_string(kRanksOfPage));
     const int generation = wholes_ == 1 && first == 0 ? 1 : 2;
     json ranks = json::array();
     for (int rank = first; rank < first + 1000; ++rank) {

@@ -443,7 +443,7 @@ TEST(TopTest, ManyNodesAreAskedForLessOften) {
 }
 
 TEST(TopTest, RanksOfManyPagesAreAskedForLessOften) {
-  EXPECT_EQ(RanksPace(2000), seconds(0));
+  EXPECT_EQ(RanksPace(kRanksOfPage), seconds(0));
   EXPECT_EQ(RanksPace(3000), seconds(3));
   EXPECT_EQ(RanksPace(100'000), seconds(10));
 }
