@@ -113,7 +113,7 @@ void Generations::HandleAbsent(const Key& key, const v1::OpenSessionResponse& me
 void Generations::SignalRanks(Generation& generation, const v1::SignalRanks& command) {
   const uint64_t number = generation.fence().generation();
   log::Info(
-      "a client sends ranks a signal",
+      "sending ranks a signal",
       {{"job", generation.fence().job_id()}, {"generation", number}, {"signal", command.signal()}});
   std::vector<ProcessName> names;
   for (const v1::RankAssignment& rank : generation.record().prepare().ranks()) {
