@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <map>
+#include <vector>
 
 #include "client/client.h"
 #include "client/job_spec.h"
@@ -195,17 +196,19 @@ std::string Consequences(const v1::Job& job) {
 std::string FailureLabel(bool planned) { return planned ? "last stop" : "last failure"; }
 
 std::string SlowRanks(const v1::Job& job) {
+  // The job has them in the order in which they were found.
+  std::vector<v1::Straggler> slow(job.stragglers().begin(), job.stragglers().end());
+  std::stable_sort(slow.begin(), slow.end(), [](const auto& a, const auto& b) {
+    return a.computes_seconds() > b.computes_seconds();
+  });
   std::string out;
-  constexpr int kNamed = 4;
-  for (int i = 0; i < std::min(job.stragglers_size(), kNamed); ++i) {
-    const v1::Straggler& slow = job.stragglers(i);
+  constexpr size_t kNamed = 4;
+  for (size_t i = 0; i < std::min(slow.size(), kNamed); ++i) {
     out += fmt::format("{}rank {} on {} computes {:.3g} s of each step, the median {:.3g} s",
-                       out.empty() ? "" : "; ", slow.rank(), slow.node_name(),
-                       slow.computes_seconds(), slow.median_seconds());
+                       out.empty() ? "" : "; ", slow[i].rank(), slow[i].node_name(),
+                       slow[i].computes_seconds(), slow[i].median_seconds());
   }
-  if (job.stragglers_size() > kNamed) {
-    out += fmt::format("; and {} more", job.stragglers_size() - kNamed);
-  }
+  if (slow.size() > kNamed) out += fmt::format("; and {} more", slow.size() - kNamed);
   return out;
 }
 

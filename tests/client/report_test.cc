@@ -19,10 +19,28 @@ namespace {
 
 using std::chrono::seconds;
 using ::testing::AllOf;
+using ::testing::EndsWith;
 using ::testing::HasSubstr;
 using ::testing::Not;
+using ::testing::StartsWith;
 
 constexpr seconds kNow(1'700'000'000);
+
+// units_speed.js has the page's: theSlowestRankIsTheOneThatDoesNotWait.
+TEST(ReportTest, TheSlowestOfTheSlowRanksComesFirst) {
+  v1::Job job;
+  for (const auto& [rank, computes] : {std::pair(2, 1.0), {5, 3.0}, {7, 2.0}, {1, 1.5}, {0, 4.0}}) {
+    v1::Straggler& slow = *job.add_stragglers();
+    slow.set_rank(rank);
+    slow.set_node_name("n");
+    slow.set_computes_seconds(computes);
+    slow.set_median_seconds(0.5);
+  }
+  EXPECT_THAT(
+      SlowRanks(job),
+      AllOf(StartsWith("rank 0 on n computes 4 s of each step, the median 0.5 s; rank 5"),
+            EndsWith("; rank 1 on n computes 1.5 s of each step, the median 0.5 s; and 1 more")));
+}
 
 v1::Job BaseJob(v1::JobState state) {
   v1::Job job;
