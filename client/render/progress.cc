@@ -124,7 +124,8 @@ std::optional<double> ProgressMeter::Rate(nanoseconds now) const {
 std::optional<std::chrono::seconds> ProgressMeter::Remaining(nanoseconds now) const {
   const auto rate = Rate(now);
   if (!rate || *rate <= 0 || !last_.has_step() || !last_.has_total_steps()) return std::nullopt;
-  const double left = static_cast<double>(std::max<int64_t>(0, last_.total_steps() - last_.step()));
+  if (last_.step() >= last_.total_steps()) return std::nullopt;
+  const double left = static_cast<double>(last_.total_steps() - last_.step());
   return std::chrono::seconds(static_cast<int64_t>(std::min(std::ceil(left / *rate), 1e9)));
 }
 
@@ -132,9 +133,7 @@ std::vector<std::string> ProgressMeter::Facts(nanoseconds now) const {
   std::vector<std::string> facts;
   if (last_.has_loss()) facts.push_back("loss " + ShortNumber(last_.loss()));
   if (const auto rate = Rate(now); rate && *rate > 0) facts.push_back(SpeedText(*rate));
-  if (const auto left = Remaining(now); left && left->count() > 0) {
-    facts.push_back(FormatDuration(*left) + " left");
-  }
+  if (const auto left = Remaining(now)) facts.push_back(FormatDuration(*left) + " left");
   if (std::string note = OneLine(last_.note(), kNoteWidth); !note.empty())
     facts.push_back(std::move(note));
   return facts;

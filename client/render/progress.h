@@ -35,6 +35,7 @@ class ProgressMeter {
   // reports. Absent as well once steps have stopped: the last is as old as five of the longest
   // intervals, and at least 15 s.
   std::optional<double> Rate(std::chrono::nanoseconds now) const;
+  // Absent where no step is left, too.
   std::optional<std::chrono::seconds> Remaining(std::chrono::nanoseconds now) const;
 
   // "geoid ━━━━━━━━╸       40%  1200/3000  loss 0.0123  85 step/s  21s left", in fewer than

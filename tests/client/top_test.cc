@@ -121,6 +121,19 @@ TEST(TopTest, AJobBeyondItsLastStepIsDone) {
   }
 }
 
+// It may have something to do after them.
+TEST(TopTest, AJobWithoutStepsLeftHasNoTimeLeft) {
+  TopModel model = Model();
+  json job = Job("geoid-k3x9w2", "RUNNING");
+  job["progress"] = {{"step", 1000}, {"totalSteps", 1000}};
+  ReadJobs({{"jobs", {job}}}, seconds(1011), &model);
+  EXPECT_EQ(model.meters.at("geoid-k3x9w2").Remaining(model.now), std::nullopt);
+  EXPECT_THAT(DrawTop(model, {.job = "geoid-k3x9w2"}, Plain(80, 14)),
+              Contains(StartsWith(">geoid-k3x9w2  ada   RUNNING      4  100%")));
+  EXPECT_THAT(DrawTop(model, {.job = "geoid-k3x9w2"}, Plain(80, 14)),
+              ::testing::Not(Contains(HasSubstr("0ms"))));
+}
+
 // JSON has no such numbers: the API has words for them.
 TEST(TopTest, ALossThatIsNotFiniteIsShown) {
   TopModel model = Model();

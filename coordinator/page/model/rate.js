@@ -155,10 +155,10 @@ export function speedOf(job, rate, nowMs) {
   return {stepsPerSecond: rate.at(now), idleSince: NaN, seenSince: NaN};
 }
 
-// Seconds, or NaN where nobody can tell.
+// Seconds; NaN where nobody can tell, or no step is left.
 export function remaining(progress, stepsPerSecond) {
-  if (!progress?.totalSteps || progress.step === undefined || !(stepsPerSecond > 0)) return NaN;
-  return Math.max(0, progress.totalSteps - progress.step) / stepsPerSecond;
+  const steps = progress?.totalSteps - progress?.step;
+  return steps > 0 && stepsPerSecond > 0 ? steps / stepsPerSecond : NaN;
 }
 
 // 0 to 1, or NaN where the job does not say how many steps there are.

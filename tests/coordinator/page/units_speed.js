@@ -14,6 +14,9 @@ export const speedRules = {
     for (const [at, step] of [[0, 100], [1, 110], [2, 20], [3, 25], [4, 30]]) rate.add(at, step);
     equal(rate.value(), 5, "rate");
     equal(remaining({step: 30, totalSteps: 130}, 5), 20, "seconds left");
+    const none = [{step: 130, totalSteps: 130}, {step: 140, totalSteps: 130}, {step: 3}, undefined];
+    for (const progress of none) equal(remaining(progress, 5), NaN, "no time left");
+    equal(remaining({step: 30, totalSteps: 130}, 0), NaN, "no speed");
     equal(fraction({step: 29, totalSteps: 100}), 0.29, "fraction");
     const percents = [[29, 100], [999, 1000], [1000, 1000], [150, 100]].map(
         ([step, totalSteps]) => wholePercent(fraction({step, totalSteps})));
