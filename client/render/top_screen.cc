@@ -180,8 +180,15 @@ void AddFailure(const TopJob& job, size_t lines, const Style& style, Rows* rows)
   }
 }
 
-// How far a rank is behind the first one, in a sign; the colour says it again.
-Row CellOf(const TopRank& rank, int64_t front) {
+// A report comes once a second: a rank that lags by two reports or less is not behind. The page has
+// the same (coordinator/page/model/lag.js).
+bool IsBehind(int64_t lag, std::optional<double> steps_per_second) {
+  constexpr double kSeconds = 2;
+  return lag > 1 && static_cast<double>(lag) > kSeconds * steps_per_second.value_or(0);
+}
+
+// How far a rank is behind the first one, in a sign; the colour says whether that is much.
+Row CellOf(const TopRank& rank, int64_t front, std::optional<double> steps_per_second) {
   if (rank.state == "LOST") return {"L", Colour::kRed};
   if (rank.state == "EXITED") {
     return {rank.has_failed ? "x" : "=", rank.has_failed ? Colour::kRed : Colour::kGrey};
@@ -190,7 +197,8 @@ Row CellOf(const TopRank& rank, int64_t front) {
   if (!rank.step) return {".", std::nullopt};
   const int64_t lag = front - *rank.step;
   if (lag <= 0) return {".", Colour::kGreen};
-  return {lag > 9 ? "+" : fmt::format("{}", lag), lag > 1 ? Colour::kRed : Colour::kYellow};
+  return {lag > 9 ? "+" : fmt::format("{}", lag),
+          IsBehind(lag, steps_per_second) ? Colour::kRed : Colour::kYellow};
 }
 
 int64_t FrontOf(const TopJob& job) {
@@ -199,8 +207,7 @@ int64_t FrontOf(const TopJob& job) {
   return front;
 }
 
-// The coordinator's word, else the rank that is furthest behind. A report comes once a second: a
-// rank that lags by two reports or less is not behind, as on the page.
+// The coordinator's word, else the rank that is furthest behind.
 std::string WhoIsSlow(const TopJob& job, std::optional<double> steps_per_second) {
   if (!job.slowest.empty() || job.state != "RUNNING") return job.slowest;
   const TopRank* last = nullptr;
@@ -210,12 +217,12 @@ std::string WhoIsSlow(const TopJob& job, std::optional<double> steps_per_second)
   }
   if (last == nullptr) return "";
   const int64_t lag = FrontOf(job) - *last->step;
-  constexpr double kSeconds = 2;
-  if (lag < 2 || static_cast<double>(lag) <= kSeconds * steps_per_second.value_or(0)) return "";
+  if (!IsBehind(lag, steps_per_second)) return "";
   return fmt::format("rank {} on {} is {} steps behind", last->rank, last->node, lag);
 }
 
-void AddGrid(const TopJob& job, const Style& style, Rows* rows) {
+void AddGrid(const TopJob& job, std::optional<double> steps_per_second, const Style& style,
+             Rows* rows) {
   if (job.ranks.empty()) return;
   const int64_t front = FrontOf(job);
   // "  123 " before each line.
@@ -230,7 +237,7 @@ void AddGrid(const TopJob& job, const Style& style, Rows* rows) {
     std::string line = fmt::format("{:>6}  ", job.ranks[begin].rank);
     const size_t end = std::min(begin + static_cast<size_t>(in_a_line), job.ranks.size());
     for (size_t i = begin; i < end; ++i) {
-      const Row cell = CellOf(job.ranks[i], front);
+      const Row cell = CellOf(job.ranks[i], front, steps_per_second);
       line += cell.colour ? Paint(style, *cell.colour, cell.text) : cell.text;
     }
     rows->push_back({std::move(line), std::nullopt, /*is_painted=*/true});
@@ -260,7 +267,7 @@ void AddJob(const TopModel& model, const TopView& view, const Style& style, Rows
   AddText("slowest", WhoIsSlow(*job, steps_per_second), Colour::kYellow, style, rows);
   AddFailure(*job, kLastLines, style, rows);
   rows->push_back({});
-  AddGrid(*job, style, rows);
+  AddGrid(*job, steps_per_second, style, rows);
   if (job->events.empty()) return;
   rows->push_back({});
   rows->push_back({"events", Colour::kGrey});

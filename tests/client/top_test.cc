@@ -276,11 +276,16 @@ TEST(TopTest, NobodyIsSlowWhoIsWithinTwoReports) {
     job["ranks"] = {Rank(0, step), Rank(1, step - 200)};
     ReadJob({{"job", job}}, seconds(at), &model);
   }
+  // The grid's colour says the same: yellow, then red.
+  Style colours = Plain(80, 24);
+  colours.colour = true;
   EXPECT_THAT(DrawTop(model, view, Plain(80, 24)), ::testing::Not(Contains(StartsWith("slowest"))));
+  EXPECT_THAT(DrawTop(model, view, colours), Contains(HasSubstr("\x1b[33m+\x1b[0m")));
   job["ranks"] = {Rank(0, 1201), Rank(1, 1000)};
   ReadJob({{"job", job}}, seconds(1022), &model);
   EXPECT_THAT(DrawTop(model, view, Plain(80, 24)),
               Contains("slowest: rank 1 on node-a is 201 steps behind"));
+  EXPECT_THAT(DrawTop(model, view, colours), Contains(HasSubstr("\x1b[31m+\x1b[0m")));
 }
 
 TEST(TopTest, TheCurveTellsTheTimeLeftAtOnce) {
