@@ -2,7 +2,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <limits>
 #include <map>
 #include <optional>
 #include <set>
@@ -55,15 +54,6 @@ std::optional<JobTable::ListPlace> ParsePlace(std::string_view token) {
   const auto before = ParseInteger<uint64_t>(token.substr(std::min(dot + 1, token.size())));
   if (!group || *group < 0 || *group > 2 || !before || *before == 0) return std::nullopt;
   return JobTable::ListPlace{*group, *before};
-}
-
-// A request's time may be any of RFC 3339, such as 9999-12-31T23:59:59Z for no end. One that
-// nanoseconds do not reach is the first or last second that they do.
-WallNanos Asked(const google::protobuf::Timestamp& time) {
-  constexpr int64_t kMost = std::numeric_limits<int64_t>::max() / 1'000'000'000 - 3;
-  google::protobuf::Timestamp bounded = time;
-  bounded.set_seconds(std::clamp(time.seconds(), -kMost, kMost));
-  return FromProto(bounded);
 }
 
 absl::Status BelowZero(const char* field, int64_t value, const char* what) {
@@ -232,14 +222,14 @@ void StateMachine::ListUsage(uint64_t call_id, const v1::ListUsageRequest& reque
   const auto take = [&](v1::UsageRecord record) {
     if ((!request.user().empty() && record.user() != request.user()) ||
         (!request.account().empty() && record.account() != request.account()) ||
-        (request.has_until() && FromProto(record.finished_at()) >= Asked(request.until()))) {
+        (request.has_until() && FromProto(record.finished_at()) >= FromProto(request.until()))) {
       return false;
     }
     *response.add_records() = UsageFor(context, std::move(record));
     return true;
   };
   const JobTable::UsageLog& usage = parts_->jobs.usage();
-  response.set_next(usage.Page(request.after(), Asked(request.since()), take));
+  response.set_next(usage.Page(request.after(), FromProto(request.since()), take));
   if (const auto until = usage.forgotten_until())
     *response.mutable_complete_since() = ToProtoTimestamp(*until);
   context.Reply(call_id, std::move(response));
@@ -255,7 +245,8 @@ void StateMachine::ListAudit(uint64_t call_id, const v1::ListAuditRequest& reque
     *response.add_records() = std::move(record);
     return true;
   };
-  response.set_next(parts_->audit.records().Page(request.after(), Asked(request.since()), take));
+  response.set_next(
+      parts_->audit.records().Page(request.after(), FromProto(request.since()), take));
   parts_->context.Reply(call_id, std::move(response));
 }
 
