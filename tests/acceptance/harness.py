@@ -8,6 +8,8 @@ item ends.
 import argparse
 import contextlib
 import json
+import multiprocessing
+import multiprocessing.connection
 import os
 import pathlib
 import re
@@ -18,20 +20,33 @@ import subprocess
 import sys
 import tempfile
 import time
+import typing
 import urllib.error
 import urllib.request
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 _ITEMS = {}
+# So many items that wait run at once: two cores carry them without one disturbing the times of another.
+AT_ONCE = 3
 
 
-def item(number, title, soak=False, tests=False):
+class Item(typing.NamedTuple):
+    title: str
+    soak: bool
+    tests: bool
+    waits: bool
+    run: typing.Callable
+
+
+def item(number, title, soak=False, tests=False, waits=False):
     """Registers an item. soak: too long for tools/test, whose --skip-soak leaves it out. tests: all that it shows are tests which
-    tools/test has run before the lists; --skip-soak names these items in one line, and neither runs nor counts them. Items with a
-    form for both ask skip_soak() and say with passed(..., left_out=...) what they did not do."""
+    tools/test has run before the lists; --skip-soak names these items in one line, and neither runs nor counts them. waits: within
+    tools/test it waits most of its time, measures no speed, and changes and looks at nothing but its own site, so --skip-soak runs
+    it beside others of its kind, before the items that run alone. Items with a form for both ask skip_soak() and say with
+    passed(..., left_out=...) what they did not do."""
 
     def register(function):
-        _ITEMS[number] = (title, soak, tests, function)
+        _ITEMS[number] = Item(title, soak, tests, waits, function)
         return function
 
     return register
@@ -93,39 +108,65 @@ def main(description):
             print(number, _ITEMS[number][0])
         return 0
     os.environ["MESHRUN_SKIP_SOAK"] = "1" if options.skip_soak and not options.only else ""
-    counts = {"pass": 0, "short": 0, "n/a": 0, "skip": 0}
-    ran_before = []
     for number in chosen:
         if number not in _ITEMS:
             parser.error(f"there is no item {number}; items are {', '.join(map(str, sorted(_ITEMS)))}")
-        title, soak, tests, function = _ITEMS[number]
-        if tests and skip_soak():
-            ran_before.append(str(number))
-            continue
-        if soak and skip_soak():
-            counts["skip"] += 1
-            print(f"{number} skip {title}: part of the soak run", flush=True)
-            continue
-        started = time.monotonic()
-        try:
-            with contextlib.ExitStack() as cleanup:
-                verdict, text = function(Site(cleanup))
-        except Short as error:
-            verdict, text = "short", str(error)
-        except Exception as error:  # an output that nobody foresaw, or a cleanup that fails, must not end the list
-            verdict, text = "short", f"{type(error).__name__}: {error}"
-        if verdict == "slow":
-            verdict = "short"
-            counts["skip" if skip_soak() else "short"] += 1
-        else:
-            counts[verdict] += 1
-        text = " ".join(str(text).split())
-        print(f"{number} {verdict} {text} [{title}; {time.monotonic() - started:.1f} s]", flush=True)
+    ran_before = [str(number) for number in chosen if _ITEMS[number].tests and skip_soak()]
+    to_run = [number for number in chosen if str(number) not in ran_before]
+    beside = [number for number in to_run if _ITEMS[number].waits and skip_soak()]
+    counts = {"pass": 0, "short": 0, "n/a": 0, "skip": 0}
+    for counted in [*_all_at_once(beside), *(_play(number) for number in to_run if number not in beside)]:
+        counts[counted] += 1
     if ran_before:
         print(f"tests of Bazel's, which --only runs again: {', '.join(ran_before)}")
     # A skipped item was not run: it never counts as passed.
     print(f"{counts['pass']} passed, {counts['short']} failed, {counts['skip'] + counts['n/a']} skipped")
     return 1 if counts["short"] else 0
+
+
+def _play(number):
+    """Runs an item to its end, prints its line and returns how it counts."""
+    title, soak, _, _, function = _ITEMS[number]
+    if soak and skip_soak():
+        print(f"{number} skip {title}: part of the soak run", flush=True)
+        return "skip"
+    started = time.monotonic()
+    try:
+        with contextlib.ExitStack() as cleanup:
+            verdict, text = function(Site(cleanup))
+    except Short as error:
+        verdict, text = "short", str(error)
+    except Exception as error:  # an output that nobody foresaw, or a cleanup that fails, must not end the list
+        verdict, text = "short", f"{type(error).__name__}: {error}"
+    counted = verdict
+    if verdict == "slow":
+        verdict, counted = "short", "skip" if skip_soak() else "short"
+    text = " ".join(str(text).split())
+    print(f"{number} {verdict} {text} [{title}; {time.monotonic() - started:.1f} s]", flush=True)
+    return counted
+
+
+def _all_at_once(numbers):
+    """Runs items at the same time, each in a process of its own. Returns how each counts."""
+    fork = multiprocessing.get_context("fork")
+    waiting, running, counted = list(numbers), {}, []
+    while waiting or running:
+        while waiting and len(running) < AT_ONCE:
+            number = waiting.pop(0)
+            told, tells = fork.Pipe(duplex=False)
+            process = fork.Process(target=lambda: tells.send(_play(number)))
+            process.start()
+            tells.close()
+            running[told] = number, process
+        for told in multiprocessing.connection.wait(running):
+            number, process = running.pop(told)
+            try:
+                counted.append(told.recv())
+            except EOFError:
+                print(f"{number} short its process ended before it [{_ITEMS[number].title}]", flush=True)
+                counted.append("short")
+            process.join()
+    return counted
 
 
 def skip_soak():
