@@ -1,11 +1,14 @@
 """Runs Python programs with the extension, as ranks: what the tests of the extension share."""
 
 import contextlib
+import json
 import os
 import pathlib
 import signal
+import socket
 import subprocess
 import sys
+import tempfile
 
 TESTS = pathlib.Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(TESTS / "soak"), str(TESTS / "acceptance")]
@@ -13,16 +16,6 @@ import built
 from built import Failed
 from environments import Missing, end_group, free_port, scratch
 from harness import Short, skip_soak
-
-# Ranks are forked, so that torch is loaded once for all of them.
-SPAWN = """import importlib
-import sys
-import torch.multiprocessing
-module, function, size, port, *names = sys.argv[1:]
-function = getattr(importlib.import_module(module), function)
-torch.multiprocessing.start_processes(function, (int(size), int(port), names), nprocs=int(size), start_method="fork")
-"""
-
 
 def start(command, environ):
     """A group of its own. Standard error has its own pipe: what torch warns of would stand amid a line that a rank prints."""
@@ -58,6 +51,66 @@ def worlds(*sizes):
     return sizes[:2] if skip_soak() else sizes
 
 
+class World:
+    """Ranks that a rank_server forks, as subprocess.Popen has a process."""
+
+    def __init__(self, server, *request):
+        function, size, port, names = request
+        self.server, self.returncode, self.args = server, None, [function, str(size), str(port), *names]
+        self.said = [server.cleanup.enter_context(tempfile.TemporaryFile()) for _ in range(2)]
+        socket.send_fds(server.requests, [json.dumps(request).encode()], [file.fileno() for file in self.said])
+        self.pid = server.answer(60)
+
+    def poll(self):
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.wait(0.001)
+        return self.returncode
+
+    def wait(self, timeout=None):
+        if self.returncode is None:
+            self.returncode = self.server.answer(timeout)
+        return self.returncode
+
+    def communicate(self, timeout):
+        try:
+            self.wait(timeout)
+        finally:
+            written = []
+            for file in self.said:
+                file.seek(0)
+                written.append(file.read().decode(errors="replace"))
+        return written
+
+
+class RankServer:
+    """A process of rank_server.py. It loads torch and the module of the ranks once, and then forks one world after the other."""
+
+    def __init__(self, python, module, environ):
+        self.cleanup = contextlib.ExitStack()
+        self.errors = self.cleanup.enter_context(tempfile.TemporaryFile())
+        self.requests, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.cleanup.enter_context(self.requests)
+        self.environ = dict(environ)
+        with its:
+            self.process = subprocess.Popen([str(python), str(TESTS / "python/rank_server.py"), module], env=environ, stdin=its,
+                                            stdout=self.errors, stderr=self.errors, start_new_session=True)
+
+    def answer(self, timeout):
+        self.requests.settimeout(timeout)
+        try:
+            said = self.requests.recv(100)
+        except TimeoutError as late:
+            raise subprocess.TimeoutExpired(self.process.args, timeout) from late
+        if not said:
+            self.errors.seek(0)
+            raise Failed(f"the server of the ranks ended: {self.errors.read().decode(errors='replace')[-3000:]}")
+        return json.loads(said)
+
+    def end(self):
+        self.cleanup.close()
+        end_group(self.process, 5)
+
+
 class Runner:
     """Runs Python programs over the package below the directory `package`; `module` of tests/python has the ranks."""
 
@@ -66,11 +119,21 @@ class Runner:
         self.module = module
         self.errors = ""
         self.environ = built.environ(package, TESTS / "python", MESHRUN_TEST_DIRECTORY=str(directory))
+        self.server = None
 
     def run(self, command, timeout=300, **changes):
         """What it and its descendants write to standard output; self.errors has what they wrote to standard error. Raises Failed
         with the last of both where it does not end well."""
-        process = start(command, self.environ | changes)
+        return self.said_by(start(command, self.environ | changes), timeout)
+
+    def world(self, function, size, *names, timeout=300):
+        """As run, of ranks that call function(rank, size, port, names) of the module."""
+        if self.server is None or self.server.environ != self.environ:
+            self.close()
+            self.server = RankServer(self.python, self.module, self.environ)
+        return self.said_by(World(self.server, function, size, free_port(), [str(name) for name in names]), timeout)
+
+    def said_by(self, process, timeout):
         try:
             output, self.errors = output_of(process, timeout)
         finally:
@@ -79,12 +142,13 @@ class Runner:
             raise Failed(f"{last_words(process)} exited {process.returncode}:\n{last_said(output, self.errors, 3000)}")
         return output
 
-    def spawn_command(self, function, size, *names):
-        return [self.python, "-c", SPAWN, self.module, function, size, free_port(), *names]
-
     def spawned(self, function, size, *names):
-        said = self.run(self.spawn_command(function, size, *names))
+        said = self.world(function, size, *names)
         print("\n".join(line for line in said.splitlines() if line.startswith("  ")), flush=True)
+
+    def close(self):
+        if self.server is not None:
+            self.server.end()
 
     def ends_early(self):
         """Two ranks run ends_early(rank, 2, port) and end by themselves."""
@@ -106,7 +170,9 @@ def with_extension(name, module, test, package=None):
     try:
         with scratch() as (directory, _):
             package = built.package(directory / "built", package)
-            verdict = test(Runner(built.python(), directory, package, module), directory, package)
+            runner = Runner(built.python(), directory, package, module)
+            with contextlib.closing(runner):
+                verdict = test(runner, directory, package)
     except (Failed, Missing, Short) as error:
         sys.exit(f"tests/python/{name}: {error}")
     print(verdict or f"{name}: passed")
