@@ -153,7 +153,8 @@ def run_job(target, backend, size, directory, *arguments):
     """Starts the ranks and waits for them. Ends this program where one fails; Late: where one does not end."""
     directory.mkdir(parents=True, exist_ok=True)
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload([__name__])
+    # Optimizers load the second, else in each rank anew.
+    context.set_forkserver_preload([__name__, "torch._dynamo"])
     ranks = [context.Process(target=target, args=(backend, rank, size, str(directory), *arguments)) for rank in range(size)]
     for process in ranks:
         process.start()
