@@ -1,17 +1,15 @@
 """The package meshrun with its extension, for tests that start Python with torch: built by Bazel, or given."""
 
-import functools
 import os
 import pathlib
 import re
 import shutil
 import subprocess
 import sys
-import tempfile
 
 TESTS = pathlib.Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(TESTS / "soak"), str(TESTS / "acceptance")]
-from environments import ROOT, environment, packages, torch_of_this_tree
+from environments import ROOT, environment, made_once, packages, torch_of_this_tree
 from harness import bazel, cuda_flags
 
 # What torch imports for objects, DistributedDataParallel and FSDP.
@@ -30,23 +28,14 @@ def add_option(parser):
                         "(default: $MESHRUN_TEST_PACKAGE, else it is built)")
 
 
-def package(directory, given=None):
-    """A directory for PYTHONPATH; `directory` is made where it has to be built. Raises Failed."""
+def package(given=None):
+    """A directory for PYTHONPATH; built once. Raises Failed."""
     given = given or os.environ.get("MESHRUN_TEST_PACKAGE")
     if given:
         if not (pathlib.Path(given) / "meshrun/torch/_built_for.py").exists():
             raise Failed(f"{given} has no built package meshrun")
         return pathlib.Path(given).resolve()
-    build(directory)
-    return directory
-
-
-@functools.cache
-def package_of_program():
-    """The same for all scripts that a program starts, which build it once, as MESHRUN_TEST_PACKAGE has it."""
-    directory = tempfile.TemporaryDirectory(prefix="mrt-")
-    package_of_program.kept = directory  # until this program ends
-    return str(package(pathlib.Path(directory.name) / "built"))
+    return made_once("package", build)
 
 
 def build(directory):

@@ -169,7 +169,7 @@ def with_extension(name, module, test, package=None):
     line is what the test returns, or that it passed."""
     try:
         with scratch() as (directory, _):
-            package = built.package(directory / "built", package)
+            package = built.package(package)
             runner = Runner(built.python(), directory, package, module)
             with contextlib.closing(runner):
                 verdict = test(runner, directory, package)

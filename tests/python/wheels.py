@@ -41,7 +41,9 @@ def build(directory, name, *arguments, **env):
 
 @functools.cache
 def wheel(name="meshrun", *arguments):
-    return build(scratch(), name, *arguments)[0]
+    """Its path; built once."""
+    made = environments.made_once("-".join(["wheel", name, *arguments]), lambda directory: build(directory, name, *arguments))
+    return next(made.glob("*.whl"))
 
 
 def python_environment(directory):

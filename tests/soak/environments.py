@@ -4,8 +4,10 @@ Standard library only. A virtual environment is made once from a requirements fi
 used again while that file is unchanged.
 """
 
+import atexit
 import contextlib
 import fcntl
+import functools
 import hashlib
 import os
 import pathlib
@@ -131,6 +133,29 @@ def debian(release, *also):
         _call(["tar", "-C", f"{directory}/root", "--numeric-owner", "-cf", f"{directory}/tar", "."])
         os.replace(f"{directory}/tar", tar)
     return tar
+
+
+@functools.cache
+def made_once(name, make):
+    """A directory that make(directory) fills. The suites of one tools/test share it, and the first that needs it makes it; else it is
+    this program's, and goes with it."""
+    shared = os.environ.get("MESHRUN_TEST_SHARED")
+    directory = pathlib.Path(tempfile.mkdtemp(prefix="mrt-", dir=shared))
+    if not shared:
+        atexit.register(shutil.rmtree, directory, ignore_errors=True)
+        make(directory)
+        return directory
+    # A clone that is tested with another LibTorch makes its own.
+    tree = hashlib.sha256(f"{ROOT} {libtorch()}".encode()).hexdigest()[:12]
+    place = pathlib.Path(shared, f"{name}-{tree}")
+    with open(f"{place}.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not place.exists():
+            make(directory)
+            directory.rename(place)
+        else:
+            directory.rmdir()
+    return place
 
 
 def need_root(purpose):
