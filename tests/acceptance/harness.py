@@ -169,6 +169,12 @@ def _all_at_once(numbers):
     return counted
 
 
+def suites():
+    """The commands of tests/acceptance/suites, in its order."""
+    lines = (ROOT / "tests/acceptance/suites").read_text().splitlines()
+    return [line.removeprefix("& ") for line in lines if line and not line.startswith("#")]
+
+
 def skip_soak():
     return bool(os.environ.get("MESHRUN_SKIP_SOAK"))
 

@@ -4,7 +4,7 @@ import re
 import statistics
 import subprocess
 
-from harness import ROOT, binary, check
+from harness import ROOT, binary, check, suites
 
 ROUNDS = 5
 # What two medians of the same program may differ by on a machine that does other things too.
@@ -47,9 +47,8 @@ def beside(previous):
 
 def earlier_lists():
     """Each list before this one in tests/acceptance/suites, without its soak parts. Returns (figures, whether all passed)."""
-    suites = [line.strip() for line in (ROOT / "tests/acceptance/suites").read_text().splitlines() if line and not line.startswith("#")]
     figures, all_passed = [], True
-    for suite in suites[:suites.index("tests/acceptance/many_users")]:
+    for suite in suites()[:suites().index("tests/acceptance/many_users")]:
         done = subprocess.run([ROOT / suite, "--skip-soak"], cwd=ROOT, capture_output=True, text=True, check=False)
         lines = done.stdout.splitlines() or [done.stderr[-200:]]
         fell_short = [line[:200] for line in lines if re.match(r"\d+ short ", line)]
