@@ -3,7 +3,7 @@
 # shellcheck shell=bash
 
 passed=0 failed=0 skipped=0
-beside=()
+beside=
 # keep_failures <output> <whose>: for the end, which may be all that one sees of a long output.
 keep_failures() {
   grep -E '^(failed[: ]|[0-9]+ short )' "$1" | cut -c1-300 | sed "s|^|  $2: |" >>"$work/failures" || true
@@ -30,45 +30,56 @@ count_suite() {
   fi
 }
 
-# run_at_once <suite>...: the first one's output is seen as it comes, that of the others after it.
-run_at_once() {
-  local suites=("$@") status i
-  beside=()
+# For bash -c, with $work and suites: runs these one by one, each with its output and its exit status in files.
+# shellcheck disable=SC2016  # another shell expands it
+one_by_one='
+work=$1
+for ((i = 1; $# > 1; ++i)); do
+  status=0
+  bash -c "$2" >"$work/suite$i" 2>&1 || status=$?
+  echo "$status" >"$work/status$i"
+  shift
+done'
+
+# run_group <suite>...: the first one, and beside it the others, one by one. The first one's output is seen as it comes, that of each
+# other one whole after it.
+run_group() {
+  local suites=("$@") status=0 i
+  rm -f "$work"/status*
+  if ((${#suites[@]} > 1)); then
+    # With a session of their own, which end_suites ends.
+    MESHRUN_TOOLS_TEST=1 setsid bash -c "$one_by_one" bash "$work" "${suites[@]:1}" &
+    beside=$!
+  fi
+  echo "== ${suites[0]}"
+  MESHRUN_TOOLS_TEST=1 bash -c "${suites[0]}" 2>&1 | tee "$work/suite0" | heartbeat "${suites[0]}" || status=$?
+  count_suite "${suites[0]}" "$work/suite0" "$status"
   for ((i = 1; i < ${#suites[@]}; ++i)); do
-    MESHRUN_TOOLS_TEST=1 setsid bash -c "${suites[i]}" >"$work/suite$i" 2>&1 &
-    beside+=($!)
-  done
-  for ((i = 0; i < ${#suites[@]}; ++i)); do
-    status=0
     echo "== ${suites[i]}"
-    if ((i == 0)); then
-      MESHRUN_TOOLS_TEST=1 bash -c "${suites[0]}" 2>&1 | tee "$work/suite0" | heartbeat "${suites[0]}" || status=$?
-    else
-      tail -n +1 -s 0.2 -f --pid="${beside[i - 1]}" "$work/suite$i" | heartbeat "${suites[i]}" || true
-      wait "${beside[i - 1]}" || status=$?
-    fi
-    count_suite "${suites[i]}" "$work/suite$i" "$status"
+    while [[ ! -s $work/status$i ]] && kill -0 "$beside" 2>/dev/null; do sleep 0.2; done | heartbeat "${suites[i]}"
+    # Neither is there if that shell was killed.
+    touch "$work/suite$i"
+    cat "$work/suite$i"
+    count_suite "${suites[i]}" "$work/suite$i" "$(cat "$work/status$i" 2>/dev/null || echo 1)"
   done
-  beside=()
+  if [[ -n $beside ]]; then wait "$beside" || true; fi
+  beside=
 }
 
-# run_suites <file>: a command a line. One that begins with "& " runs beside the line above it; where the suites run whole they
-# measure more, and each runs alone.
+# run_suites <file>: a command a line. Those that begin with "& " run one by one beside the line above them; where the suites run
+# whole they measure more, and each runs alone.
 run_suites() {
   local line group=()
   while read -r line; do
     [[ -n $line && $line != \#* ]] || continue
     if [[ $line != "& "* || -z $suite_flags ]]; then
-      ((${#group[@]} == 0)) || run_at_once "${group[@]}" </dev/null
+      ((${#group[@]} == 0)) || run_group "${group[@]}" </dev/null
       group=()
     fi
     group+=("${line#& }${suite_flags:+ $suite_flags}")
   done <"$1"
-  ((${#group[@]} == 0)) || run_at_once "${group[@]}" </dev/null
+  ((${#group[@]} == 0)) || run_group "${group[@]}" </dev/null
 }
 
-# What still runs beside another one when tools/test is ended.
-end_suites() {
-  local process
-  for process in ${beside[@]+"${beside[@]}"}; do kill -- "-$process" 2>/dev/null || true; done
-}
+# What still runs beside another suite when tools/test is ended.
+end_suites() { if [[ -n $beside ]]; then kill -- "-$beside" 2>/dev/null || true; fi; }
