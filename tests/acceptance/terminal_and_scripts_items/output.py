@@ -1,6 +1,7 @@
 """Item 1: on a pseudo-terminal a bar of 5 s changes on the screen and ends as under plain python, on 1 and 3 ranks; bytes in a pipe
 are those that the rank wrote; tee'd files hold each rank's lines whole."""
 
+import concurrent.futures
 import re
 import subprocess
 import sys
@@ -51,11 +52,16 @@ def ranks_of(line):
         yield from range(int(first), int(last or first) + 1)
 
 
-def bars(site, program, plain):
-    found = []
-    for ranks in (1, 3):
-        terminal = Terminal(site, [program, "run", "--nproc", ranks, "--", sys.executable, "bar.py"], columns=80)
-        check(terminal.finish() == 0, terminal.text()[-500:])
+def bars(site, program):
+    """Under plain python, on one rank and on three, at the same time: each draws for 5 s."""
+    own = Terminal(site, [sys.executable, "bar.py"], columns=80)
+    terminals = {ranks: Terminal(site, [program, "run", "--nproc", ranks, "--", sys.executable, "bar.py"], columns=80) for ranks in (1, 3)}
+    every = [own, *terminals.values()]
+    with concurrent.futures.ThreadPoolExecutor(len(every)) as pool:
+        for terminal, code in zip(every, pool.map(Terminal.finish, every)):
+            check(code == 0, terminal.text()[-500:])
+    plain, found = own.screen.lines(), []
+    for ranks, terminal in terminals.items():
         shown = {line for _, state in terminal.states for line in state if "%|" in line}
         check(len(shown) >= 10, f"{ranks} ranks: the bar has {len(shown)} states on the screen")
         lines = terminal.screen.lines()
@@ -95,9 +101,7 @@ def follow(site, program):
 def run(site):
     program = meshrun()
     site.script("bar.py", BAR)
-    plain = Terminal(site, [sys.executable, "bar.py"], columns=80)
-    check(plain.finish() == 0, plain.text())
-    states = bars(site, program, plain.screen.lines())
+    states = bars(site, program)
 
     wrote = subprocess.run([sys.executable, "-c", BYTES], capture_output=True, check=True).stdout
     piped = subprocess.run([program, "run", "--", sys.executable, "-c", BYTES], cwd=site.directory, env=site.env, stdin=subprocess.DEVNULL,
