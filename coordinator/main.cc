@@ -18,6 +18,7 @@
 #include "coordinator/shared_state.h"
 #include "coordinator/state_flags.h"
 #include "coordinator/state_store/sqlite_state_store.h"
+#include "coordinator/state_store/state_copy.h"
 #include "core/exit_codes.h"
 #include "core/log.h"
 #include "core/os/process.h"
@@ -206,7 +207,10 @@ absl::StatusOr<std::unique_ptr<Server>> StartAlone(const Flags& flags, Server::O
         fmt::format("--restored: there is no state in {}: copy the backup to this name", file));
   }
   MESHRUN_ASSIGN_OR_RETURN(options.store, SqliteStateStore::Open(state.state_dir));
-  options.restored = state.restored;
+  if (state.restored) {
+    MESHRUN_RETURN_IF_ERROR(
+        DeclareCopy(*options.store, {.name = state.restored_name, .is_in_use = nullptr}));
+  }
   return Server::Start(std::move(options));
 }
 

@@ -59,9 +59,7 @@ class RunningServer : public Server {
                .record_path = options_.record_path,
                .audit_file = options_.audit_file.get(),
                .has_cluster_id = has_state_,
-               .restored = options_.restored,
                .on_turn = [this] { health_.Turned(); },
-               .on_roll_call_over = options_.on_roll_call_over,
                .leads = [this] { return leadership_.Leads(); },
                .not_leading = [this] { return NotLeading(options_.name, leadership_, ""); },
                .on_commit =

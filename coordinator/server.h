@@ -39,11 +39,10 @@ class Server {
     std::string name;
     // What the store is, for people; empty: "sqlite", or "memory" where it is null.
     std::string state_engine;
-    // See EventLoop::Options.
-    std::function<void()> on_roll_call_over;
     // Called when the state is restored, and the door must be free.
     std::function<void()> before_serving;
-    // Null: in memory, ends with the server.
+    // Null: in memory, ends with the server. Whether it holds a copy is said in it
+    // (state_store/state_copy.h).
     std::unique_ptr<StateStore> store;
     SteadyNanos lease = std::chrono::seconds(5);
     SteadyNanos heartbeat = std::chrono::seconds(1);
@@ -53,8 +52,6 @@ class Server {
     std::string record_path;
     // Null: the audit has no file.
     std::unique_ptr<AuditFile> audit_file;
-    // The store holds a copy: coordinator/state_machine/roll_call.h.
-    bool restored = false;
     const Clock* clock = &Clock::Real();
     rpc::LoopHealth::Options health;
     // On a TCP address.

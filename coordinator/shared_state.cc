@@ -8,16 +8,14 @@
 #include "coordinator/door.h"
 #include "coordinator/elected_server.h"
 #include "coordinator/etcd/client.h"
-#include "coordinator/etcd/keys.h"
 #include "coordinator/etcd/target.h"
 #include "coordinator/http_front.h"
 #include "coordinator/leadership/etcd_leadership.h"
 #include "coordinator/own_certificate.h"
-#include "coordinator/state_copy.h"
 #include "coordinator/state_store/batched_state_store.h"
 #include "coordinator/state_store/etcd_state_store.h"
 #include "coordinator/state_store/import_state.h"
-#include "core/clock.h"
+#include "coordinator/state_store/state_copy.h"
 #include "core/log.h"
 #include "core/os/files.h"
 #include "core/os/host_name.h"
@@ -26,15 +24,12 @@
 namespace meshrun::coordinator {
 namespace {
 
-absl::StatusOr<uint64_t> TermOf(StateStore& store) {
-  const v1::StateRow key = TermRow(0);
-  absl::StatusOr<uint64_t> term = 0;
-  // Tables come in their order.
-  MESHRUN_RETURN_IF_ERROR(store.ForEachRow([&](const v1::StateRow& row) {
-    if (row.table() == key.table() && row.key() == key.key()) term = ParseTerm(row.value());
-    return row.table() == key.table();
-  }));
-  return term;
+// Whether another coordinator has taken the state over since this one was first among the
+// candidates: it has written to it, or it has led on since, in a term that it had begun before.
+absl::StatusOr<bool> IsInUse(EtcdStateStore& store, const EtcdElection::Seen& seen) {
+  MESHRUN_ASSIGN_OR_RETURN(const EtcdStateStore::Written written, store.LastWritten());
+  if (seen.joined == 0) return false;
+  return written.last > seen.joined || (seen.led != 0 && written.term > seen.led);
 }
 
 // What each leadership of this process begins with.
@@ -44,26 +39,10 @@ class Terms {
       : client_(std::move(client)),
         prefix_(std::move(prefix)),
         quota_bytes_(flags.etcd_quota_bytes),
+        is_restored_(flags.restored),
+        restored_name_(flags.restored_name),
         import_(flags.import_file),
-        copy_(flags.restored || !flags.import_file.empty()),
         prepare_(std::move(prepare)) {}
-
-  // Called before this coordinator campaigns. While etcd is away, the first takeover looks.
-  void LookAtCopy() {
-    if (!copy_.is_copy()) return;
-    const auto seen = [&]() -> absl::Status {
-      MESHRUN_ASSIGN_OR_RETURN(const auto client, etcd::Client::Make(client_));
-      etcdserverpb::RangeRequest leader;
-      leader.set_key(etcd::LeadershipKey(prefix_) + "leader");
-      MESHRUN_ASSIGN_OR_RETURN(const auto found, client->Range(leader));
-      MESHRUN_ASSIGN_OR_RETURN(const auto store,
-                               EtcdStateStore::Open({.client = client_, .prefix = prefix_}));
-      MESHRUN_ASSIGN_OR_RETURN(const uint64_t term, TermOf(*store));
-      copy_.OnStart(term, found.kvs_size() != 0, Clock::Real().SteadyNow());
-      return absl::OkStatus();
-    }();
-    if (!seen.ok()) log::Warning("the state is not known yet", {{"error", seen}});
-  }
 
   absl::StatusOr<Server::Options> Begin(const EtcdLeadership& leadership,
                                         const ElectedServer::Options::Note& note) {
@@ -75,12 +54,15 @@ class Terms {
     state.upkeep.notice = note;
     state.upkeep.quota_bytes = quota_bytes_;
     MESHRUN_ASSIGN_OR_RETURN(auto store, EtcdStateStore::Open(std::move(state)));
-    MESHRUN_ASSIGN_OR_RETURN(const uint64_t term, TermOf(*store));
+    EtcdStateStore& rows = *store;
     options.store = std::make_unique<BatchedStateStore>(std::move(store));
     options.state_engine = "etcd";
     MESHRUN_RETURN_IF_ERROR(Import(*options.store));
-    options.restored = copy_.OnTakeover(term, Clock::Real().SteadyNow());
-    options.on_roll_call_over = [this] { copy_.OnRollCallOver(); };
+    if (is_restored_) {
+      MESHRUN_RETURN_IF_ERROR(DeclareCopy(
+          *options.store,
+          {.name = restored_name_, .is_in_use = [&] { return IsInUse(rows, leadership.seen()); }}));
+    }
     return options;
   }
 
@@ -103,8 +85,9 @@ class Terms {
   const etcd::Client::Options client_;
   const std::string prefix_;
   const uint64_t quota_bytes_;
+  const bool is_restored_;
+  const std::string restored_name_;
   std::string import_;
-  StateCopy copy_;
   const Prepare prepare_;
 };
 
@@ -141,7 +124,6 @@ absl::StatusOr<std::unique_ptr<Server>> StartElected(
   client.password_file = flags.etcd_password_file;
   client.prefix = target.prefix;
   const auto terms = std::make_shared<Terms>(flags, client, target.prefix, std::move(prepare));
-  terms->LookAtCopy();
   MESHRUN_ASSIGN_OR_RETURN(
       auto leadership,
       EtcdLeadership::Start(

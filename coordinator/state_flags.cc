@@ -13,6 +13,8 @@
 namespace meshrun::coordinator {
 namespace {
 
+constexpr size_t kLongestRestoredName = 128;
+
 template <typename... Parts>
 absl::Status Wrong(fmt::format_string<Parts...> text, Parts&&... parts) {
   return absl::InvalidArgumentError(fmt::format(text, std::forward<Parts>(parts)...));
@@ -73,10 +75,17 @@ void AddStateFlags(CLI::App& app, StateFlags* flags) {
       "etcd://HOST:PORT,.../PREFIX: the state is in etcd, and several coordinators share "
       "it: one leads, the others stand by (docs/high_availability.md)");
   app.add_flag("--ephemeral", flags->ephemeral, "Keep the state in memory only");
-  app.add_flag(
-      "--restored", flags->restored,
-      "The state is a copy: ask the hosts what they run, let that go on, and hold jobs that may "
-      "have ended since");
+  app.add_option_function<std::string>(
+         "--restored",
+         [flags](const std::string& name) {
+           flags->restored = true;
+           flags->restored_name = name;
+         },
+         "The state is a copy: ask the hosts what they run, let that go on, and hold jobs that may "
+         "have ended since. With a name, a new one for each copy, this is done once, and the flag "
+         "may stay")
+      ->expected(0, 1)
+      ->type_name("[NAME]");
   app.add_option("--import", flags->import_file,
                  "With --state: begin with the file of a `meshrun backup`, where etcd is still "
                  "empty, and go on as --restored does")
@@ -110,6 +119,13 @@ absl::Status CheckStateFlags(StateFlags* flags) {
   }
   if (flags->restored && flags->ephemeral) {
     return Wrong("--restored goes with --state-dir or --state: --ephemeral keeps nothing");
+  }
+  const std::string& name = flags->restored_name;
+  if (name.size() > kLongestRestoredName || name.find_first_of("/ ,\t\n") != std::string::npos) {
+    return Wrong(
+        "--restored '{}': it takes a name of your choice, {} bytes at most, without blanks, commas "
+        "and slashes, for example 2026-12-01",
+        name, kLongestRestoredName);
   }
   if (flags->is_shared()) {
     if (flags->name.empty()) flags->name = os::HostName();

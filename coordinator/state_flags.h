@@ -20,6 +20,8 @@ struct StateFlags {
   // "etcd://HOST:PORT,.../PREFIX".
   std::string state;
   bool restored = false;
+  // Name of the restore; empty: it has none.
+  std::string restored_name;
   // A backup to begin with in etcd; empty: none.
   std::string import_file;
   rpc::TlsFiles etcd_tls;

@@ -10,6 +10,7 @@
 #include <sstream>
 #include <utility>
 
+#include "coordinator/state_store/state_copy.h"
 #include "core/error_detail.h"
 #include "core/ids.h"
 #include "core/log.h"
@@ -72,6 +73,7 @@ void WarnOfSlowStep(const v1::StateEvent& event, SteadyNanos took) {
 absl::Status EventLoop::Start() {
   MESHRUN_ASSIGN_OR_RETURN(const uint64_t term, options_.store.BeginTerm());
   term_ = term;
+  MESHRUN_ASSIGN_OR_RETURN(restored_, IsCopy(options_.store));
   if (options_.has_cluster_id) MESHRUN_RETURN_IF_ERROR(FindClusterId());
   if (!options_.record_path.empty()) {
     // Events hold what users submit: nobody else's business.

@@ -77,14 +77,10 @@ class EventLoop {
     AuditFile* audit_file = nullptr;
     // Whether the store has a cluster id, made when it is first used; else there is none.
     bool has_cluster_id = false;
-    // The state is a copy: RollCall comes first.
-    bool restored = false;
     // So much of the store's rows is in memory at once, about.
     size_t part_bytes = 4u << 20;
     // Called on the loop's thread at each turn, at least once a second: for health checks.
     std::function<void()> on_turn;
-    // The roll call of a copy is over: what is on disk from here on is no copy.
-    std::function<void()> on_roll_call_over;
     // Whether no other coordinator can lead now; null: there is no other. Once it says no, the loop
     // does nothing more: no action is released, no read answered, and every call and session ends
     // with what `not_leading` says. Any thread.
@@ -101,8 +97,7 @@ class EventLoop {
     std::function<void(const Committed&)> on_commit;
   };
 
-  explicit EventLoop(const Options& options)
-      : options_(options), restored_(options.restored), policy_(options.policy) {
+  explicit EventLoop(const Options& options) : options_(options), policy_(options.policy) {
     if (options_.sender_limits) senders_.emplace(*options_.sender_limits);
     options_.recipients.SetGate(options_.leads);
   }
@@ -226,6 +221,7 @@ class EventLoop {
   std::unique_ptr<StateMachine> machine_ = std::make_unique<StateMachine>();
   // Rises on the loop's thread, while no commit is under way.
   std::atomic<uint64_t> term_{0};
+  // The state is a copy: RollCall comes first.
   bool restored_ = false;
   // The file of the audit at the start.
   bool audit_file_is_read_ = false;

@@ -112,7 +112,6 @@ void EventLoop::Begin(const BeginAnew& anew) {
     return;
   }
   log::Info(anew.message, {{"term", term_.load()}});
-  if (options_.on_roll_call_over) options_.on_roll_call_over();
   options_.recipients.EndSessions(absl::UnavailableError(
       "the roll call is over: say Hello again to the coordinator's next term"));
   v1::StateEvent event;

@@ -148,6 +148,7 @@ absl::Status EtcdElection::Look() {
 void EtcdElection::See(const etcdserverpb::RangeResponse& answer) {
   const int64_t renewal_before = std::exchange(renewal_, 0);
   const bool had_leader = HasLeader();
+  int64_t leader_made = 0;
   leader_value_.clear();
   renewal_value_.clear();
   own_is_there_ = false;
@@ -160,11 +161,14 @@ void EtcdElection::See(const etcdserverpb::RangeResponse& answer) {
       renewal_value_ = pair.value();
     } else if (pair.key() == leader_key_) {
       leader_value_ = pair.value();
+      leader_made = pair.create_revision();
       leader_ = std::move(candidate);
       // Nobody else uses our lease. An earlier Take, whose answer was lost, may have been late.
       if (lease_ != 0 && pair.lease() == lease_) value_ = pair.value();
     } else if (candidate) {
-      own_is_there_ |= pair.key() == own_key_ && pair.lease() == lease_;
+      const bool is_own = pair.key() == own_key_ && pair.lease() == lease_;
+      own_is_there_ |= is_own;
+      if (is_own && seen_.joined == 0) seen_.joined = pair.create_revision();
       candidates_.push_back(*std::move(candidate));
     }
   }
@@ -179,6 +183,8 @@ void EtcdElection::See(const etcdserverpb::RangeResponse& answer) {
     candidate.leads = leader_ && leader_->name == candidate.name;
   }
   if (leader_) leader_->leads = true;
+  const bool another_renews = HasLeader() && !IsOurs() && renewal_value_ == leader_value_;
+  if (another_renews && seen_.joined != 0 && renewal_ > seen_.joined) seen_.led = leader_made;
 }
 
 bool EtcdElection::IsFree() const {

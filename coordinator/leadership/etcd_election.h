@@ -54,6 +54,15 @@ class EtcdElection {
   absl::StatusOr<bool> Renew();
   // After IsTakenAway, while we lead. Also true where a try whose answer was lost has done it.
   absl::StatusOr<bool> Remake();
+  // Revisions of etcd's: when our name was first among the candidates, and when another leader made
+  // its key, that has been seen to renew it since we came. 0: not seen. A key that came back with a
+  // snapshot of etcd is not renewed.
+  struct Seen {
+    int64_t joined = 0;
+    int64_t led = 0;
+  };
+  const Seen& seen() const { return seen_; }
+
   // Deletes what is ours, and gives the lease back.
   absl::Status GiveBack();
 
@@ -87,6 +96,7 @@ class EtcdElection {
   std::string value_;
   uint64_t takes_ = 0;
 
+  Seen seen_;
   // The keys as last seen. 0: there is no such key.
   int64_t renewal_ = 0;
   std::string renewal_value_;

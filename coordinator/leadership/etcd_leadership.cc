@@ -93,6 +93,11 @@ std::optional<etcd::OwnKey> EtcdLeadership::Held() const {
   return etcd::OwnKey{election_.leader_key(), held_};
 }
 
+EtcdElection::Seen EtcdLeadership::seen() const {
+  MutexLock lock(mu_);
+  return seen_;
+}
+
 void EtcdLeadership::Stop() {
   {
     MutexLock lock(mu_);
@@ -240,6 +245,7 @@ void EtcdLeadership::Show() {
     MutexLock lock(mu_);
     leader_ = leader;
     candidates_ = election_.candidates();
+    seen_ = election_.seen();
   }
   const std::string name = leader ? leader->name : "";
   if (std::exchange(told_leader_, name) == name || name == options_.name) return;

@@ -73,6 +73,8 @@ class EtcdLeadership : public Leadership {
 
   // The leader's key while we lead, for EtcdStateStore::Options.
   std::optional<etcd::OwnKey> Held() const;
+  // What it has seen of the others so far.
+  EtcdElection::Seen seen() const;
 
  private:
   using TimePoint = std::chrono::steady_clock::time_point;
@@ -128,6 +130,7 @@ class EtcdLeadership : public Leadership {
   bool campaigning_ MESHRUN_GUARDED_BY(mu_) = false;
   bool leads_ MESHRUN_GUARDED_BY(mu_) = false;
   std::string held_ MESHRUN_GUARDED_BY(mu_);
+  EtcdElection::Seen seen_ MESHRUN_GUARDED_BY(mu_);
   // Why a campaign is of no use.
   absl::Status hopeless_ MESHRUN_GUARDED_BY(mu_);
   std::function<void(const std::string&)> lost_ MESHRUN_GUARDED_BY(mu_);

@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "coordinator/state_store/meta_keys.h"
 #include "coordinator/state_store/sqlite_state_store.h"
 #include "core/hash.h"
 #include "core/log.h"
@@ -115,6 +116,8 @@ class BackupCall : public grpc::ServerWriteReactor<v1::BackupResponse> {
         term = std::move(row);
         return true;
       }
+      // This copy is a new one: no roll call of it is over.
+      if (row.table() == v1::STATE_TABLE_META && row.key() == kConfirmedKey) return true;
       bytes += row.key().size() + row.value().size();
       rows.push_back(std::move(row));
       if (bytes < kTransactionBytes) return true;

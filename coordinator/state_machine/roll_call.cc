@@ -6,6 +6,7 @@
 #include <tuple>
 
 #include "coordinator/state_machine/callers.h"
+#include "coordinator/state_store/meta_keys.h"
 #include "core/proto_time.h"
 #include "core/text.h"
 
@@ -29,6 +30,20 @@ v1::RestoreEvent WithoutRows(const v1::RestoreEvent& restore) {
   return out;
 }
 
+v1::StateRow MetaRow(std::string_view key, std::string value) {
+  v1::StateRow row;
+  row.set_table(v1::STATE_TABLE_META);
+  row.set_key(std::string(key));
+  row.set_value(std::move(value));
+  return row;
+}
+
+v1::StateRow ErasedMetaRow(std::string_view key) {
+  v1::StateRow row = MetaRow(key, "");
+  row.set_erased(true);
+  return row;
+}
+
 }  // namespace
 
 RollCall::RollCall(const v1::RestoreEvent& restore)
@@ -40,6 +55,7 @@ void RollCall::Restore(const v1::RestoreEvent& part, SteadyNanos now) {
     latest_ = std::max<SteadyNanos>(earliest_, now + kLongest);
   }
   for (const v1::StateRow& row : part.rows()) {
+    if (row.table() == v1::STATE_TABLE_META && row.key() == kCopyKey) name_ = row.value();
     v1::NodeRecord node;
     if (row.table() == v1::STATE_TABLE_NODES && node.ParseFromString(row.value()) &&
         node.node().state() != v1::NODE_STATE_LOST) {
@@ -79,9 +95,8 @@ Actions RollCall::Step(const v1::StateEvent& event, absl::Status allowed) {
     actions.list.push_back(
         ReplyToCall{event.call_id(),
                     absl::UnavailableError(
-                        fmt::format("the coordinator was started with --restored, and asks the "
-                                    "hosts what they run: it takes "
-                                    "calls in {}",
+                        fmt::format("the coordinator's state is a copy, and it asks the hosts what "
+                                    "they run: it takes calls in {}",
                                     FormatDuration(std::max(deadline() - now, SteadyNanos(0))))),
                     nullptr});
   }
@@ -89,15 +104,11 @@ Actions RollCall::Step(const v1::StateEvent& event, absl::Status allowed) {
   done_ = true;
   RollCallResult result = Reconcile(copy_, nodes_, FromProto(event.wall()));
   actions.rows = std::move(result.rows);
-  v1::StateRow& outdated = actions.rows.emplace_back();
-  outdated.set_table(v1::STATE_TABLE_META);
-  outdated.set_key(std::string(kOutdatedKey));
-  outdated.set_erased(true);
   // With the rows, or not at all.
-  v1::StateRow& term = actions.rows.emplace_back();
-  term.set_table(v1::STATE_TABLE_META);
-  term.set_key("term");
-  term.set_value(fmt::to_string(highest_term_ + 1));
+  actions.rows.push_back(ErasedMetaRow(kOutdatedKey));
+  actions.rows.push_back(ErasedMetaRow(kCopyKey));
+  if (!name_.empty()) actions.rows.push_back(MetaRow(kConfirmedKey, name_));
+  actions.rows.push_back(MetaRow("term", fmt::to_string(highest_term_ + 1)));
   actions.list.push_back(BeginAnew{highest_term_ + 1, "StateRestored", std::move(result.summary)});
   return actions;
 }

@@ -1,10 +1,11 @@
-// What a coordinator does that was started with --restored, on a state that is a copy: it may be
-// older than what runs on the hosts, and than the term that their workers know.
+// What a coordinator does on a state that is a copy (state_store/state_copy.h): it may be older
+// than what runs on the hosts, and than the term that their workers know.
 //
 // It asks the workers that say Hello what they run, and takes no call: for a lease, and two seconds
 // for workers to connect again; for a minute at most where hosts of the copy have not answered.
-// Then it writes into the state what they have said, and a term above all that were named, and asks
-// the shell to begin anew on that, as after any restart. So
+// Then it writes in one transaction what they have said, a term above all that were named, and that
+// the state is no copy any more; and it asks the shell to begin anew on that, as after any restart.
+// So
 //   - a generation that all its hosts run goes on, whether or not the copy knows it, or its job;
 //   - a job of the copy that has not ended there, and that nobody runs, may have ended since, or be
 //     another user's work by now: it is held in the queue. Its next generation has a number that no
@@ -27,9 +28,6 @@
 #include "meshrun/v1/state.pb.h"
 
 namespace meshrun::coordinator {
-
-// The key of StateMachine::outdated() in STATE_TABLE_META.
-inline constexpr std::string_view kOutdatedKey = "outdated";
 
 class RollCall {
  public:
@@ -58,6 +56,8 @@ class RollCall {
   SteadyNanos earliest_ = SteadyNanos::max();
   SteadyNanos latest_ = SteadyNanos::max();
   uint64_t highest_term_;
+  // The restore's; empty: it has none.
+  std::string name_;
   bool done_ = false;
   std::set<std::string> expected_;
   std::map<std::string, RollCallNode> nodes_;

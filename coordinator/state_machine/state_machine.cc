@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "coordinator/state_machine/callers.h"
+#include "coordinator/state_store/meta_keys.h"
 #include "core/proto_time.h"
 #include "core/text.h"
 

@@ -196,6 +196,9 @@ absl::Status BatchedStateStore::Commit(uint64_t term, const Rows& rows) {
     // What failed may be on its way still. After another transaction it changes nothing.
     if (term != 0) MESHRUN_RETURN_IF_ERROR(store_->Commit(term, {TermRow(term)}));
     MESHRUN_RETURN_IF_ERROR(Recover(term));
+  } else if (!recovered_) {
+    // Before a term is begun. What a crash has left would be moved over these rows later.
+    MESHRUN_RETURN_IF_ERROR(Recover(term));
   }
   if (Fits(rows)) return Write(term, rows);
   MESHRUN_ASSIGN_OR_RETURN(const uint64_t term_after, Stage(term, rows));

@@ -53,7 +53,7 @@ class BatchedStateStore : public StateStore {
   // What moves the staged batch to its place; with the number of its parts.
   Rows moves_;
   size_t parts_ = 0;
-  // What the members here say is known: a term has begun.
+  // What the members here say is known: a term has begun, or rows were committed before one.
   bool recovered_ = false;
   // A transaction has failed: whether it is on disk is not known.
   bool in_doubt_ = false;

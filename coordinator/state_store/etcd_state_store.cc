@@ -160,6 +160,11 @@ absl::StatusOr<EtcdStateStore::Seen> EtcdStateStore::Look() {
   return Seen::Of(answer);
 }
 
+absl::StatusOr<EtcdStateStore::Written> EtcdStateStore::LastWritten() {
+  MESHRUN_ASSIGN_OR_RETURN(const Seen seen, Look());
+  return Written{.last = seen.commit.mod_revision(), .term = seen.term.mod_revision()};
+}
+
 std::string EtcdStateStore::Name(TxnRequest* request) {
   std::string name = fmt::format("{}-{}", process_, ++transactions_);
   Put(request, commit_key_, name);

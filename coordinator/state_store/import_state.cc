@@ -12,7 +12,9 @@
 #include <utility>
 #include <vector>
 
+#include "coordinator/state_store/meta_keys.h"
 #include "coordinator/state_store/sqlite_state_store.h"
+#include "coordinator/state_store/state_copy.h"
 #include "core/os/files.h"
 #include "core/status.h"
 
@@ -73,9 +75,10 @@ absl::StatusOr<std::vector<v1::StateRow>> RowsOf(const std::string& file) {
   auto loaded = (*copy)->Load();
   if (!loaded.ok()) return NotABackup(file);
   std::vector<v1::StateRow> rows = *std::move(loaded);
-  const v1::StateRow term = TermRow(0);
-  std::erase_if(rows, [&term](const v1::StateRow& row) {
-    return row.table() == term.table() && row.key() == term.key();
+  // Terms and roll calls of the state that the file was copied from are not those of the copy.
+  std::erase_if(rows, [](const v1::StateRow& row) {
+    return row.table() == v1::STATE_TABLE_META &&
+           (row.key() == TermRow(0).key() || row.key() == kCopyKey || row.key() == kConfirmedKey);
   });
   if (rows.empty()) return NotABackup(file);
   return rows;
@@ -93,7 +96,8 @@ absl::Status ImportState(const std::string& file, StateStore& store) {
     return absl::AlreadyExistsError(
         "there is a state already: leave --import out to go on with it, or name another prefix");
   }
-  MESHRUN_ASSIGN_OR_RETURN(const std::vector<v1::StateRow> rows, RowsOf(file));
+  MESHRUN_ASSIGN_OR_RETURN(std::vector<v1::StateRow> rows, RowsOf(file));
+  rows.push_back(CopyRow(/*name=*/""));
   return store.Commit(0, rows);
 }
 

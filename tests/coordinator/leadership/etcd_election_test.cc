@@ -90,6 +90,39 @@ TEST_F(EtcdElectionTest, AKeyThatIsMadeAgainIsOursThoughTheAnswerIsLost) {
   EXPECT_TRUE(*election_->Renew());
 }
 
+// One whose keys came back with a snapshot of etcd, and are there until its lease ends, does not.
+TEST_F(EtcdElectionTest, ALeaderThatRenewsSinceWeCameLeadsOn) {
+  const std::string value = R"({"name": "b", "address": "b:7480"})";
+  const auto put = [&value](const char* key) {
+    SharedEtcdMembers().Ctl({"put", Prefix() + "/leadership/" + key, value});
+  };
+  EXPECT_TRUE(election_->GiveBack().ok());
+  put("leader");
+  put("renewal");
+  EtcdElection late(*client_, {Prefix(), "late", "late:7480"}, kTtl);
+  ASSERT_TRUE(late.Look().ok());
+  EXPECT_EQ(late.seen().joined, 0);
+  ASSERT_TRUE(late.KeepLease(kInterval).ok());
+  ASSERT_TRUE(late.Look().ok());
+  const int64_t joined = late.seen().joined;
+  EXPECT_GT(joined, 0);
+  ASSERT_TRUE(late.leader().has_value());
+  EXPECT_EQ(late.seen().led, 0);
+  put("renewal");
+  ASSERT_TRUE(late.Look().ok());
+  EXPECT_GT(late.seen().led, 0);
+  EXPECT_LT(late.seen().led, joined);
+  // It stays as it was, though its own key is made again.
+  EXPECT_TRUE(late.GiveBack().ok());
+  ASSERT_TRUE(late.KeepLease(kInterval).ok());
+  ASSERT_TRUE(late.Look().ok());
+  EXPECT_EQ(late.seen().joined, joined);
+  EXPECT_TRUE(late.GiveBack().ok());
+  for (const char* key : {"leader", "renewal"}) {
+    SharedEtcdMembers().Ctl({"del", Prefix() + "/leadership/" + key});
+  }
+}
+
 TEST_F(EtcdElectionTest, AKeyThatAnotherHasMadeMeanwhileIsNotMadeAgain) {
   ASSERT_TRUE(*election_->Take());
   SharedEtcdMembers().Ctl({"del", Prefix() + "/leadership/leader"});

@@ -37,6 +37,33 @@ TEST(StateFlagsTest, OnePlaceIsNamed) {
   EXPECT_THAT(Wrong({.ephemeral = true, .restored = true}), HasSubstr("--ephemeral keeps nothing"));
 }
 
+TEST(StateFlagsTest, ARestoreMayHaveAName) {
+  const auto parsed = [](const std::string& words) {
+    StateFlags flags;
+    CLI::App app;
+    AddStateFlags(app, &flags);
+    app.parse(words);
+    return flags;
+  };
+  EXPECT_FALSE(parsed("--state-dir /s").restored);
+  for (const char* words : {"--restored --state-dir /s", "--state-dir /s --restored"}) {
+    EXPECT_TRUE(parsed(words).restored) << words;
+    EXPECT_EQ(parsed(words).restored_name, "") << words;
+    EXPECT_EQ(parsed(words).state_dir, "/s") << words;
+  }
+  for (const char* words :
+       {"--restored 2026-12-01 --state-dir /s", "--state-dir /s --restored=2026-12-01"}) {
+    StateFlags flags = parsed(words);
+    EXPECT_TRUE(flags.restored) << words;
+    EXPECT_EQ(flags.restored_name, "2026-12-01") << words;
+    EXPECT_TRUE(CheckStateFlags(&flags).ok()) << CheckStateFlags(&flags);
+  }
+  for (const std::string& wrong : {std::string("state/copy.sqlite"), std::string(129, 'x')}) {
+    EXPECT_THAT(Wrong({.state_dir = "/s", .restored = true, .restored_name = wrong}),
+                AllOf(HasSubstr("--restored '" + wrong), HasSubstr("for example 2026-12-01")));
+  }
+}
+
 TEST(StateFlagsTest, AFileWithASecretThatAllCanReadIsSaid) {
   const std::string file = ::testing::TempDir() + "/password";
   ASSERT_TRUE(os::WriteFileAtomically(file, "secret\n", 0600).ok());

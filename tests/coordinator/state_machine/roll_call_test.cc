@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <csignal>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -211,6 +212,39 @@ TEST_F(RollCallTest, CallsWaitForItsEnd) {
   const Actions stranger = machine.Step(hello);
   EXPECT_EQ(std::get<CloseSession>(stranger.list.at(0)).status.code(),
             absl::StatusCode::kPermissionDenied);
+}
+
+// Until then whoever leads next holds it anew: it has written nothing.
+TEST_F(RollCallTest, ItsLastTransactionEndsTheCopyAndKeepsTheNameOfTheRestore) {
+  for (const std::string name : {"", "monday"}) {
+    v1::StateEvent event;
+    v1::RestoreEvent& restore = *event.mutable_restore();
+    restore.set_term(7);
+    restore.mutable_lease()->set_seconds(5);
+    restore.set_restored(true);
+    v1::StateRow& copy = *restore.add_rows();
+    copy.set_table(v1::STATE_TABLE_META);
+    copy.set_key("copy");
+    copy.set_value(name);
+    event.set_end_of_batch(true);
+    StateMachine machine;
+    EXPECT_THAT(machine.Step(event).rows, IsEmpty());
+    v1::StateEvent tick;
+    tick.mutable_tick();
+    tick.set_end_of_batch(true);
+    tick.set_now_nanos(seconds(6).count());
+    EXPECT_THAT(machine.Step(tick).rows, IsEmpty());
+    tick.set_now_nanos(seconds(7).count());
+    std::map<std::string, std::string> meta;
+    for (const v1::StateRow& row : machine.Step(tick).rows) {
+      ASSERT_EQ(row.table(), v1::STATE_TABLE_META);
+      meta[row.key()] = row.erased() ? "erased" : row.value();
+    }
+    std::map<std::string, std::string> expected = {
+        {"copy", "erased"}, {"outdated", "erased"}, {"term", "8"}};
+    if (!name.empty()) expected["confirmed"] = name;
+    EXPECT_EQ(meta, expected);
+  }
 }
 
 // It waits for hosts of the copy, and then decides without them.

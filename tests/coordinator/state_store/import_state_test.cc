@@ -12,6 +12,7 @@
 #include "coordinator/state_store/batched_state_store.h"
 #include "coordinator/state_store/memory_state_store.h"
 #include "coordinator/state_store/sqlite_state_store.h"
+#include "coordinator/state_store/state_copy.h"
 #include "core/hash.h"
 #include "core/os/files.h"
 #include "tests/worker/support/processes.h"
@@ -20,6 +21,7 @@ namespace meshrun::coordinator {
 namespace {
 
 using ::testing::AllOf;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
@@ -70,7 +72,36 @@ TEST_F(ImportStateTest, EachRowIsThereAndTheTermsBeginAnew) {
   auto expected = std::make_unique<MemoryStateStore>();
   ASSERT_EQ(*expected->BeginTerm(), 1u);
   ASSERT_TRUE(expected->Commit(1, rows_).ok());
+  ASSERT_TRUE(expected->Commit(1, {CopyRow("")}).ok());
   EXPECT_EQ(Texts(store_), Texts(*expected));
+}
+
+// Each file that is imported is a copy, whatever became of the state that it was copied from.
+TEST_F(ImportStateTest, TheRollCallOfTheCopyIsToCome) {
+  for (const std::vector<v1::StateRow>& marks :
+       {std::vector<v1::StateRow>{},
+        {CopyRow("monday")},
+        {Row(v1::STATE_TABLE_META, "confirmed", "monday")}}) {
+    (void)os::RemoveTree(directory_ / "marked");
+    {
+      auto old = *SqliteStateStore::Open(directory_ / "marked");
+      ASSERT_TRUE(old->Commit(0, rows_).ok());
+      ASSERT_TRUE(old->Commit(0, marks).ok());
+    }
+    BatchedStateStore store(std::make_unique<MemoryStateStore>(StateStore::kLeast));
+    ASSERT_TRUE(ImportState(directory_ / "marked/state.sqlite", store).ok());
+    std::vector<std::string> meta;
+    ASSERT_TRUE(store
+                    .ForEachRowOf(v1::STATE_TABLE_META,
+                                  [&meta](const v1::StateRow& row) {
+                                    meta.push_back(row.key() + "=" + row.value());
+                                    return true;
+                                  })
+                    .ok());
+    EXPECT_THAT(meta, ElementsAre("cluster_id=abc", "copy="));
+    ASSERT_TRUE(store.BeginTerm().ok());
+    EXPECT_TRUE(*IsCopy(store));
+  }
 }
 
 TEST_F(ImportStateTest, AStateThatIsThereIsNotTouched) {

@@ -1,0 +1,67 @@
+#include "coordinator/state_store/state_copy.h"
+
+#include <optional>
+#include <utility>
+
+#include "coordinator/state_store/meta_keys.h"
+#include "core/log.h"
+#include "core/status.h"
+
+namespace meshrun::coordinator {
+namespace {
+
+struct MetaRows {
+  absl::StatusOr<uint64_t> term = 0;
+  std::optional<std::string> copy;
+  std::optional<std::string> confirmed;
+  bool is_outdated = false;
+};
+
+absl::StatusOr<MetaRows> ReadMeta(StateStore& store) {
+  MetaRows out;
+  const auto take = [&out](v1::StateRow row) {
+    if (row.key() == TermRow(0).key()) out.term = ParseTerm(row.value());
+    if (row.key() == kCopyKey) out.copy = row.value();
+    if (row.key() == kConfirmedKey) out.confirmed = row.value();
+    out.is_outdated |= row.key() == kOutdatedKey;
+    return true;
+  };
+  MESHRUN_RETURN_IF_ERROR(store.ForEachRowOf(v1::STATE_TABLE_META, take));
+  MESHRUN_RETURN_IF_ERROR(out.term.status());
+  return out;
+}
+
+}  // namespace
+
+v1::StateRow CopyRow(const std::string& name) {
+  v1::StateRow row;
+  row.set_table(v1::STATE_TABLE_META);
+  row.set_key(std::string(kCopyKey));
+  row.set_value(name);
+  return row;
+}
+
+absl::StatusOr<bool> IsCopy(StateStore& store) {
+  MESHRUN_ASSIGN_OR_RETURN(const MetaRows meta, ReadMeta(store));
+  return meta.copy.has_value();
+}
+
+absl::Status DeclareCopy(StateStore& store, const Restored& restored) {
+  MESHRUN_ASSIGN_OR_RETURN(const MetaRows meta, ReadMeta(store));
+  const std::string& name = restored.name;
+  // A roll call that was begun under another name, or under none, is this restore's from now on.
+  if (meta.copy.has_value() && (name.empty() || *meta.copy == name)) return absl::OkStatus();
+  if (!meta.copy.has_value() && !meta.is_outdated) {
+    if (!name.empty() && meta.confirmed == name) {
+      log::Info("the roll call of this restore is over: --restored does nothing", {{"name", name}});
+      return absl::OkStatus();
+    }
+    if (name.empty() && restored.is_in_use) {
+      MESHRUN_ASSIGN_OR_RETURN(const bool is_in_use, restored.is_in_use());
+      if (is_in_use) return absl::OkStatus();
+    }
+  }
+  return store.Commit(*meta.term, {CopyRow(name)});
+}
+
+}  // namespace meshrun::coordinator
