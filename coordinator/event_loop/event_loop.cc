@@ -346,6 +346,9 @@ void EventLoop::Process(Batch batch) {
   options_.recipients.Deliver(
       {std::make_move_iterator(first_answer), std::make_move_iterator(actions.list.end())});
   actions.list.erase(first_answer, actions.list.end());
+  for (const Action& action : actions.list) {
+    if (const auto* const begin = std::get_if<BeginAnew>(&action)) ending_ = *begin;
+  }
   unreleased_ = std::move(actions.list);
   uncommitted_ = std::move(batch);
   if (actions.rows.empty() && unrecorded_.empty()) {
@@ -410,10 +413,7 @@ void EventLoop::StandStill(SteadyNanos took) {
 }
 
 void EventLoop::Release() {
-  std::optional<BeginAnew> anew;
-  for (const Action& action : unreleased_) {
-    if (const auto* const begin = std::get_if<BeginAnew>(&action)) anew = *begin;
-  }
+  const std::optional<BeginAnew> anew = ending_;
   options_.recipients.Deliver(std::exchange(unreleased_, {}));
   for (const v1::StateEvent& event : uncommitted_) {
     if (event.has_session_closed()) {

@@ -150,6 +150,8 @@ class EventLoop {
   struct Outcome {
     absl::Status status;
     RestoredState state;
+    // A probe has found what a commit wrote that seemed to fail: ending_.
+    bool roll_call_is_over = false;
     // Its events, as they are recorded.
     std::string record;
   };
@@ -196,8 +198,8 @@ class EventLoop {
   // thread. `is_copy`: RestoreEvent.restored. `on_part` may be null.
   absl::StatusOr<RestoredState> ReadState(bool is_copy, const OnPart& on_part) const;
   absl::Status Restore();
-  // What BeginAnew says.
-  void Begin(const BeginAnew& anew);
+  // What BeginAnew says. False: the state cannot be read or written, and the loop is read-only.
+  bool Begin(const BeginAnew& anew);
   absl::Status FindClusterId();
 
   // read_only.cc
@@ -244,6 +246,8 @@ class EventLoop {
   // Actions and events of the batch whose commit is under way.
   std::vector<Action> unreleased_;
   Batch uncommitted_;
+  // End of the roll call, from when it is committed until it is known whether it is written.
+  std::optional<BeginAnew> ending_;
   Options::Committed committed_;
 
   // Read-only: what is on disk, to answer reads from; null until it is loaded.

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "coordinator/event_loop/event_loop.h"
+#include "coordinator/state_store/state_copy.h"
 #include "core/log.h"
 #include "core/proto_time.h"
 #include "core/text.h"
@@ -156,8 +157,15 @@ void EventLoop::BeginProbe() {
   work_ = Work::kProbe;
   work_began_ = options_.clock.SteadyNow();
   outcome_ = std::make_shared<Outcome>();
-  commits_.Begin([this, is_copy = restored_, outcome = outcome_.get()] {
+  const uint64_t ending = ending_.has_value() ? ending_->term : 0;
+  commits_.Begin([this, is_copy = restored_, ending, outcome = outcome_.get()] {
     outcome->status = options_.store.Commit(term_, {TermRow(term_)});
+    if (ending != 0 && absl::IsFailedPrecondition(outcome->status)) {
+      // The commit that ended the roll call changed the term, and its answer was lost. Nobody else
+      // can have done so: OnProbed is called only where we lead still.
+      const auto is_over = IsRollCallOver(options_.store, ending);
+      outcome->roll_call_is_over = is_over.ok() && *is_over;
+    }
     if (!outcome->status.ok()) return;
     auto state = ReadState(
         is_copy, [this, outcome](const v1::StateEvent& part) { AddTo(&outcome->record, part); });
@@ -171,7 +179,12 @@ void EventLoop::BeginProbe() {
 }
 
 void EventLoop::OnProbed(Outcome& outcome) {
+  if (outcome.roll_call_is_over && ending_.has_value()) {
+    if (Begin(BeginAnew(*ending_))) LeaveReadOnly();
+    return;
+  }
   if (!outcome.status.ok()) return;
+  ending_.reset();
   machine_ = std::move(outcome.state.machine);
   unrecorded_ = std::move(outcome.record);
   unreleased_ = std::move(outcome.state.actions.list);

@@ -103,13 +103,14 @@ absl::Status EventLoop::Restore() {
   return absl::OkStatus();
 }
 
-void EventLoop::Begin(const BeginAnew& anew) {
+bool EventLoop::Begin(const BeginAnew& anew) {
+  ending_.reset();
   // It was written with the rows.
   term_ = anew.term;
   restored_ = false;
   if (const absl::Status status = Restore(); !status.ok()) {
     EnterReadOnly(Mode::kFailed, std::string(status.message()));
-    return;
+    return false;
   }
   log::Info(anew.message, {{"term", term_.load()}});
   options_.recipients.EndSessions(absl::UnavailableError(
@@ -118,6 +119,7 @@ void EventLoop::Begin(const BeginAnew& anew) {
   event.mutable_notice()->set_kind(anew.kind);
   event.mutable_notice()->set_message(anew.message);
   PostEnd(std::move(event));
+  return true;
 }
 
 }  // namespace meshrun::coordinator

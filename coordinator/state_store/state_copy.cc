@@ -46,6 +46,11 @@ absl::StatusOr<bool> IsCopy(StateStore& store) {
   return meta.copy.has_value();
 }
 
+absl::StatusOr<bool> IsRollCallOver(StateStore& store, uint64_t term) {
+  MESHRUN_ASSIGN_OR_RETURN(const MetaRows meta, ReadMeta(store));
+  return !meta.copy.has_value() && *meta.term == term;
+}
+
 absl::Status DeclareCopy(StateStore& store, const Restored& restored) {
   MESHRUN_ASSIGN_OR_RETURN(const MetaRows meta, ReadMeta(store));
   const std::string& name = restored.name;

@@ -29,6 +29,9 @@ namespace meshrun::coordinator {
 // After BeginTerm. Errors: those of the store.
 absl::StatusOr<bool> IsCopy(StateStore& store);
 
+// Whether the roll call that was to end with this term has done so. Errors: those of the store.
+absl::StatusOr<bool> IsRollCallOver(StateStore& store, uint64_t term);
+
 struct Restored {
   // The one of --restored; empty: none.
   std::string name;
