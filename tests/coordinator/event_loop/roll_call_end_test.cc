@@ -31,7 +31,9 @@ class LosingStore : public StateStore {
     for (const v1::StateRow& row : rows) {
       const bool ends = row.key() == kCopyKey && row.erased();
       if (!ends || lost_++ != 0) continue;
-      if (is_done_) EXPECT_TRUE(disk_.Commit(term, rows).ok());
+      if (is_done_) {
+        EXPECT_TRUE(disk_.Commit(term, rows).ok());
+      }
       return absl::UnavailableError("etcd does not answer");
     }
     return disk_.Commit(term, rows);
