@@ -128,7 +128,7 @@ def _play(number):
     """Runs an item to its end, prints its line and returns how it counts."""
     title, soak, _, _, function = _ITEMS[number]
     if soak and skip_soak():
-        print(f"{number} skip {title}: part of the soak run", flush=True)
+        _say(f"{number} skip {title}: part of the soak run")
         return "skip"
     started = time.monotonic()
     try:
@@ -142,8 +142,13 @@ def _play(number):
     if verdict == "slow":
         verdict, counted = "short", "skip" if skip_soak() else "short"
     text = " ".join(str(text).split())
-    print(f"{number} {verdict} {text} [{title}; {time.monotonic() - started:.1f} s]", flush=True)
+    _say(f"{number} {verdict} {text} [{title}; {time.monotonic() - started:.1f} s]")
     return counted
+
+
+def _say(line):
+    """In one write, also where Python does not buffer: several processes have this pipe."""
+    print(line + "\n", end="", flush=True)
 
 
 def _all_at_once(numbers):
@@ -163,7 +168,7 @@ def _all_at_once(numbers):
             try:
                 counted.append(told.recv())
             except EOFError:
-                print(f"{number} short its process ended before it [{_ITEMS[number].title}]", flush=True)
+                _say(f"{number} short its process ended before it [{_ITEMS[number].title}]")
                 counted.append("short")
             process.join()
     return counted
