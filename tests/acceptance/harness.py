@@ -95,7 +95,13 @@ def check(condition, what):
         raise Short(what)
 
 
+def leave_on_sigterm():
+    """What a list or a script has started ends with it, also where tools/test is ended."""
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
+
+
 def main(description):
+    leave_on_sigterm()
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--only", help="items to run whole, for example 3 or 3,7")
     parser.add_argument("--skip-soak", action="store_true",

@@ -10,7 +10,7 @@ import sys
 
 TESTS = pathlib.Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(TESTS / "acceptance")]
-from harness import Short, Site
+from harness import Short, Site, leave_on_sigterm
 
 _CASES = []
 
@@ -25,6 +25,7 @@ def case(function):
 
 
 def main(description):
+    leave_on_sigterm()
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--only", choices=[function.__name__ for function in _CASES], metavar="CASE")
     parser.add_argument("--skip-soak", action="store_true", help="leave out what belongs to the soak run")
