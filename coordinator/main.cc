@@ -6,19 +6,17 @@
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
-#include <filesystem>
 #include <future>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <thread>
 
+#include "coordinator/own_state.h"
 #include "coordinator/policy_file.h"
 #include "coordinator/server.h"
 #include "coordinator/shared_state.h"
 #include "coordinator/state_flags.h"
-#include "coordinator/state_store/sqlite_state_store.h"
-#include "coordinator/state_store/state_copy.h"
 #include "core/exit_codes.h"
 #include "core/log.h"
 #include "core/os/process.h"
@@ -37,7 +35,6 @@ using meshrun::coordinator::AuditFile;
 using meshrun::coordinator::Note;
 using meshrun::coordinator::PolicyFile;
 using meshrun::coordinator::Server;
-using meshrun::coordinator::SqliteStateStore;
 using meshrun::coordinator::StateFlags;
 
 // A user's largest job and some more.
@@ -198,18 +195,8 @@ absl::Status AddFiles(const Flags& flags, PolicyFile& policy_file, const Note& n
 
 // The state is this coordinator's own.
 absl::StatusOr<std::unique_ptr<Server>> StartAlone(const Flags& flags, Server::Options options) {
-  const StateFlags& state = flags.state;
-  if (state.ephemeral) return Server::Start(std::move(options));
-  const std::string file = state.state_dir + "/state.sqlite";
-  std::error_code error;
-  if (state.restored && (std::filesystem::file_size(file, error) == 0 || error)) {
-    return absl::NotFoundError(
-        fmt::format("--restored: there is no state in {}: copy the backup to this name", file));
-  }
-  MESHRUN_ASSIGN_OR_RETURN(options.store, SqliteStateStore::Open(state.state_dir));
-  if (state.restored) {
-    MESHRUN_RETURN_IF_ERROR(
-        DeclareCopy(*options.store, {.name = state.restored_name, .is_in_use = nullptr}));
+  if (!flags.state.ephemeral) {
+    MESHRUN_ASSIGN_OR_RETURN(options.store, OpenOwnState(flags.state));
   }
   return Server::Start(std::move(options));
 }

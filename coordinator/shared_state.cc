@@ -25,11 +25,12 @@ namespace meshrun::coordinator {
 namespace {
 
 // Whether another coordinator has taken the state over since this one was first among the
-// candidates: it has written to it, or it has led on since, in a term that it had begun before.
+// candidates: it has begun a term since, or it has led on in one that it had begun before. Other
+// writes prove nothing: one that only repaired what a crash had left may have died before its term.
 absl::StatusOr<bool> IsInUse(EtcdStateStore& store, const EtcdElection::Seen& seen) {
-  MESHRUN_ASSIGN_OR_RETURN(const EtcdStateStore::Written written, store.LastWritten());
+  MESHRUN_ASSIGN_OR_RETURN(const int64_t begun, store.TermBegunAt());
   if (seen.joined == 0) return false;
-  return written.last > seen.joined || (seen.led != 0 && written.term > seen.led);
+  return begun > seen.joined || (seen.led != 0 && begun > seen.led);
 }
 
 // What each leadership of this process begins with.

@@ -184,7 +184,10 @@ void EtcdElection::See(const etcdserverpb::RangeResponse& answer) {
   }
   if (leader_) leader_->leads = true;
   const bool another_renews = HasLeader() && !IsOurs() && renewal_value_ == leader_value_;
-  if (another_renews && seen_.joined != 0 && renewal_ > seen_.joined) seen_.led = leader_made;
+  // The first one that is seen: a leader's key that is made again is no later leadership.
+  if (another_renews && seen_.joined != 0 && renewal_ > seen_.joined && seen_.led == 0) {
+    seen_.led = leader_made;
+  }
 }
 
 bool EtcdElection::IsFree() const {

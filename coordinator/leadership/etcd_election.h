@@ -54,9 +54,9 @@ class EtcdElection {
   absl::StatusOr<bool> Renew();
   // After IsTakenAway, while we lead. Also true where a try whose answer was lost has done it.
   absl::StatusOr<bool> Remake();
-  // Revisions of etcd's: when our name was first among the candidates, and when another leader made
-  // its key, that has been seen to renew it since we came. 0: not seen. A key that came back with a
-  // snapshot of etcd is not renewed.
+  // Revisions of etcd's: when our name was first among the candidates, and when the first other
+  // leader made its key that has been seen to renew it since we came. 0: not seen. A key that came
+  // back with a snapshot of etcd is not renewed.
   struct Seen {
     int64_t joined = 0;
     int64_t led = 0;

@@ -117,7 +117,9 @@ class BackupCall : public grpc::ServerWriteReactor<v1::BackupResponse> {
         return true;
       }
       // This copy is a new one: no roll call of it is over.
-      if (row.table() == v1::STATE_TABLE_META && row.key() == kConfirmedKey) return true;
+      if (row.table() == v1::STATE_TABLE_META && row.key().starts_with(kConfirmedPrefix)) {
+        return true;
+      }
       bytes += row.key().size() + row.value().size();
       rows.push_back(std::move(row));
       if (bytes < kTransactionBytes) return true;

@@ -107,7 +107,9 @@ Actions RollCall::Step(const v1::StateEvent& event, absl::Status allowed) {
   // With the rows, or not at all.
   actions.rows.push_back(ErasedMetaRow(kOutdatedKey));
   actions.rows.push_back(ErasedMetaRow(kCopyKey));
-  if (!name_.empty()) actions.rows.push_back(MetaRow(kConfirmedKey, name_));
+  if (!name_.empty()) {
+    actions.rows.push_back(MetaRow(std::string(kConfirmedPrefix) + name_, ""));
+  }
   actions.rows.push_back(MetaRow("term", fmt::to_string(highest_term_ + 1)));
   actions.list.push_back(BeginAnew{highest_term_ + 1, "StateRestored", std::move(result.summary)});
   return actions;

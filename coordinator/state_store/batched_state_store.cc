@@ -197,7 +197,10 @@ absl::Status BatchedStateStore::Commit(uint64_t term, const Rows& rows) {
     if (term != 0) MESHRUN_RETURN_IF_ERROR(store_->Commit(term, {TermRow(term)}));
     MESHRUN_RETURN_IF_ERROR(Recover(term));
   } else if (!recovered_) {
-    // Before a term is begun. What a crash has left would be moved over these rows later.
+    // Before a term is begun. A former leader may be at it still: these rows, written now, refuse
+    // what it writes from here on. What a crash has left would be moved over them later, so they
+    // are written again after it.
+    if (Fits(rows)) MESHRUN_RETURN_IF_ERROR(Write(term, rows));
     MESHRUN_RETURN_IF_ERROR(Recover(term));
   }
   if (Fits(rows)) return Write(term, rows);

@@ -160,9 +160,9 @@ absl::StatusOr<EtcdStateStore::Seen> EtcdStateStore::Look() {
   return Seen::Of(answer);
 }
 
-absl::StatusOr<EtcdStateStore::Written> EtcdStateStore::LastWritten() {
+absl::StatusOr<int64_t> EtcdStateStore::TermBegunAt() {
   MESHRUN_ASSIGN_OR_RETURN(const Seen seen, Look());
-  return Written{.last = seen.commit.mod_revision(), .term = seen.term.mod_revision()};
+  return seen.term.mod_revision();
 }
 
 std::string EtcdStateStore::Name(TxnRequest* request) {

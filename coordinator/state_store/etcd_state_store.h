@@ -53,13 +53,8 @@ class EtcdStateStore : public StateStore {
   absl::Status ForEachRow(const TakeRow& take) override;
   absl::Status ForEachRowOf(v1::StateTable table, const TakeRow& take) override;
   absl::Status Commit(uint64_t term, const std::vector<v1::StateRow>& rows) override;
-  // Revisions of etcd's at which the last transaction was done, and the term was begun; 0: never.
-  // Errors as above.
-  struct Written {
-    int64_t last = 0;
-    int64_t term = 0;
-  };
-  absl::StatusOr<Written> LastWritten();
+  // Revision of etcd's at which the term was begun; 0: never. Errors as above.
+  absl::StatusOr<int64_t> TermBegunAt();
   // As of the last look of the upkeep.
   Size size() const override {
     const uint64_t bytes = bytes_;

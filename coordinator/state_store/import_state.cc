@@ -78,7 +78,8 @@ absl::StatusOr<std::vector<v1::StateRow>> RowsOf(const std::string& file) {
   // Terms and roll calls of the state that the file was copied from are not those of the copy.
   std::erase_if(rows, [](const v1::StateRow& row) {
     return row.table() == v1::STATE_TABLE_META &&
-           (row.key() == TermRow(0).key() || row.key() == kCopyKey || row.key() == kConfirmedKey);
+           (row.key() == TermRow(0).key() || row.key() == kCopyKey ||
+            row.key().starts_with(kConfirmedPrefix));
   });
   if (rows.empty()) return NotABackup(file);
   return rows;

@@ -8,8 +8,8 @@ namespace meshrun::coordinator {
 // The state is a copy, and its roll call is not over: state_copy.h. The value is the name of the
 // restore; empty: it has none.
 inline constexpr std::string_view kCopyKey = "copy";
-// Name of the last restore whose roll call is over; absent: it had none.
-inline constexpr std::string_view kConfirmedKey = "confirmed";
+// With the name of a restore whose roll call is over behind it. Such rows have no value.
+inline constexpr std::string_view kConfirmedPrefix = "confirmed/";
 // Why everything is refused: StateMachine::outdated().
 inline constexpr std::string_view kOutdatedKey = "outdated";
 

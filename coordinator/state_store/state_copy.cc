@@ -1,6 +1,8 @@
 #include "coordinator/state_store/state_copy.h"
 
+#include <functional>
 #include <optional>
+#include <set>
 #include <utility>
 
 #include "coordinator/state_store/meta_keys.h"
@@ -13,7 +15,7 @@ namespace {
 struct MetaRows {
   absl::StatusOr<uint64_t> term = 0;
   std::optional<std::string> copy;
-  std::optional<std::string> confirmed;
+  std::set<std::string, std::less<>> confirmed;
   bool is_outdated = false;
 };
 
@@ -22,7 +24,9 @@ absl::StatusOr<MetaRows> ReadMeta(StateStore& store) {
   const auto take = [&out](v1::StateRow row) {
     if (row.key() == TermRow(0).key()) out.term = ParseTerm(row.value());
     if (row.key() == kCopyKey) out.copy = row.value();
-    if (row.key() == kConfirmedKey) out.confirmed = row.value();
+    if (row.key().starts_with(kConfirmedPrefix)) {
+      out.confirmed.insert(row.key().substr(kConfirmedPrefix.size()));
+    }
     out.is_outdated |= row.key() == kOutdatedKey;
     return true;
   };
@@ -54,10 +58,12 @@ absl::StatusOr<bool> IsRollCallOver(StateStore& store, uint64_t term) {
 absl::Status DeclareCopy(StateStore& store, const Restored& restored) {
   MESHRUN_ASSIGN_OR_RETURN(const MetaRows meta, ReadMeta(store));
   const std::string& name = restored.name;
+  // Nobody has begun a term here: there is no state.
+  if (*meta.term == 0 && !meta.copy.has_value()) return absl::OkStatus();
   // A roll call that was begun under another name, or under none, is this restore's from now on.
   if (meta.copy.has_value() && (name.empty() || *meta.copy == name)) return absl::OkStatus();
   if (!meta.copy.has_value() && !meta.is_outdated) {
-    if (!name.empty() && meta.confirmed == name) {
+    if (!name.empty() && meta.confirmed.contains(name)) {
       log::Info("the roll call of this restore is over: --restored does nothing", {{"name", name}});
       return absl::OkStatus();
     }

@@ -9,7 +9,7 @@
 //
 // No row can tell a state from its copy: a snapshot of etcd, or of a directory, has them all. What
 // the flag --restored means is therefore decided by what is known beside the rows:
-//   - with a name, it is one restore. The row "confirmed" keeps the name when its roll call is
+//   - with a name, it is one restore. A row "confirmed/NAME" is there when its roll call is
 //     over, and the flag declares nothing more;
 //   - without one, it is about the state as this coordinator has found it. The flag declares
 //     nothing where another coordinator has taken that state over since.
@@ -37,7 +37,7 @@ struct Restored {
   std::string name;
   // Whether another coordinator has taken the state over since this one has found it. Asked once
   // the rows are read, so that what it does after the answer ends in FAILED_PRECONDITION. Null: no.
-  std::function<absl::StatusOr<bool>()> is_in_use;
+  std::function<absl::StatusOr<bool>()> is_in_use = nullptr;
 };
 // What --restored does, before BeginTerm. Idempotent. Errors: those of the store, and of is_in_use.
 absl::Status DeclareCopy(StateStore& store, const Restored& restored);

@@ -232,17 +232,18 @@ TEST_F(RollCallTest, ItsLastTransactionEndsTheCopyAndKeepsTheNameOfTheRestore) {
     v1::StateEvent tick;
     tick.mutable_tick();
     tick.set_end_of_batch(true);
-    tick.set_now_nanos(seconds(6).count());
+    tick.set_now_nanos(SteadyNanos(seconds(6)).count());
     EXPECT_THAT(machine.Step(tick).rows, IsEmpty());
-    tick.set_now_nanos(seconds(7).count());
+    tick.set_now_nanos(SteadyNanos(seconds(7)).count());
     std::map<std::string, std::string> meta;
-    for (const v1::StateRow& row : machine.Step(tick).rows) {
+    const Actions end = machine.Step(tick);
+    for (const v1::StateRow& row : end.rows) {
       ASSERT_EQ(row.table(), v1::STATE_TABLE_META);
       meta[row.key()] = row.erased() ? "erased" : row.value();
     }
     std::map<std::string, std::string> expected = {
         {"copy", "erased"}, {"outdated", "erased"}, {"term", "8"}};
-    if (!name.empty()) expected["confirmed"] = name;
+    if (!name.empty()) expected["confirmed/" + name] = "";
     EXPECT_EQ(meta, expected);
   }
 }

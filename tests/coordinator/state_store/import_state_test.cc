@@ -81,7 +81,7 @@ TEST_F(ImportStateTest, TheRollCallOfTheCopyIsToCome) {
   for (const std::vector<v1::StateRow>& marks :
        {std::vector<v1::StateRow>{},
         {CopyRow("monday")},
-        {Row(v1::STATE_TABLE_META, "confirmed", "monday")}}) {
+        {Row(v1::STATE_TABLE_META, "confirmed/monday", "")}}) {
     (void)os::RemoveTree(directory_ / "marked");
     {
       auto old = *SqliteStateStore::Open(directory_ / "marked");

@@ -31,7 +31,7 @@ v1::StateRow Erased(v1::StateRow row) {
 // What the end of a roll call writes.
 std::vector<v1::StateRow> EndOfRollCall(uint64_t term, const std::string& name) {
   std::vector<v1::StateRow> rows = {Erased(Meta(kOutdatedKey, "")), Erased(Meta(kCopyKey, ""))};
-  if (!name.empty()) rows.push_back(Meta(kConfirmedKey, name));
+  if (!name.empty()) rows.push_back(Meta(std::string(kConfirmedPrefix) + name, ""));
   rows.push_back(TermRow(term));
   return rows;
 }
@@ -96,7 +96,14 @@ TEST_F(StateCopyTest, WithANameARestoreIsOne) {
   for (int i = 0; i < 3; ++i) EXPECT_FALSE(BeginRestored("monday"));
   EXPECT_TRUE(BeginRestored("tuesday"));
   EndRollCall("tuesday");
-  EXPECT_FALSE(BeginRestored("tuesday"));
+  for (const std::string name : {"tuesday", "monday"}) EXPECT_FALSE(BeginRestored(name)) << name;
+}
+
+// A mistyped prefix of etcd: the store says that a new cluster begins there.
+TEST_F(StateCopyTest, WhereNobodyHasBegunATermThereIsNothingToDeclare) {
+  MemoryStateStore empty;
+  ASSERT_TRUE(DeclareCopy(empty, {.name = "monday"}).ok());
+  EXPECT_TRUE(empty.Load()->empty());
 }
 
 // The flags of coordinators differ, and the state is in use: the name has had no roll call yet.
@@ -177,8 +184,10 @@ TEST(StagedStateCopyTest, ADeclarationIsNotUndoneByRowsThatAreMovedLater) {
   for (const std::string name : {"monday", "tuesday"}) {
     for (int transactions = 1; transactions < 12; ++transactions) {
       MemoryStateStore disk(kSmall);
+      ASSERT_TRUE(disk.BeginTerm().ok());
       {
-        BatchedStateStore store(std::make_unique<Shared>(disk, 1 + transactions));
+        // A declaration before a term is written twice.
+        BatchedStateStore store(std::make_unique<Shared>(disk, 2 + transactions));
         ASSERT_TRUE(DeclareCopy(store, {.name = "monday", .is_in_use = nullptr}).ok());
         const auto term = store.BeginTerm();
         ASSERT_TRUE(term.ok() && *IsCopy(store));
