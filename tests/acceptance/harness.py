@@ -7,6 +7,7 @@ item ends.
 
 import argparse
 import contextlib
+import ctypes
 import json
 import multiprocessing
 import multiprocessing.connection
@@ -28,6 +29,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 _ITEMS = {}
 # So many items that wait run at once: two cores carry them without one disturbing the times of another.
 AT_ONCE = 3
+_PR_SET_PDEATHSIG = 1
 
 
 class Item(typing.NamedTuple):
@@ -97,7 +99,12 @@ def check(condition, what):
 
 def leave_on_sigterm():
     """What a list or a script has started ends with it, also where tools/test is ended."""
-    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
+    def leave(number, _):
+        # A second one would cut short what ends the items.
+        signal.signal(number, lambda *_: None)
+        sys.exit(128 + number)
+
+    signal.signal(signal.SIGTERM, leave)
 
 
 def main(description):
@@ -157,26 +164,46 @@ def _say(line):
     print(line + "\n", end="", flush=True)
 
 
+def _end_with(parent, libc=ctypes.CDLL(None)):
+    """This process gets SIGTERM when its parent ends, however that ends."""
+    libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+    if os.getppid() != parent:
+        sys.exit(1)
+
+
 def _all_at_once(numbers):
     """Runs items at the same time, each in a process of its own. Returns how each counts."""
     fork = multiprocessing.get_context("fork")
-    waiting, running, counted = list(numbers), {}, []
-    while waiting or running:
-        while waiting and len(running) < AT_ONCE:
-            number = waiting.pop(0)
-            told, tells = fork.Pipe(duplex=False)
-            process = fork.Process(target=lambda: tells.send(_play(number)))
-            process.start()
-            tells.close()
-            running[told] = number, process
-        for told in multiprocessing.connection.wait(running):
-            number, process = running.pop(told)
-            try:
-                counted.append(told.recv())
-            except EOFError:
-                _say(f"{number} short its process ended before it [{_ITEMS[number].title}]")
-                counted.append("short")
-            process.join()
+    waiting, running, counted, own = list(numbers), {}, [], os.getpid()
+
+    def play(number, tells):
+        _end_with(own)
+        tells.send(_play(number))
+
+    try:
+        while waiting or running:
+            while waiting and len(running) < AT_ONCE:
+                number = waiting.pop(0)
+                told, tells = fork.Pipe(duplex=False)
+                process = fork.Process(target=play, args=(number, tells))
+                process.start()
+                tells.close()
+                running[told] = number, process
+            for told in multiprocessing.connection.wait(running):
+                number, process = running.pop(told)
+                try:
+                    counted.append(told.recv())
+                except EOFError:
+                    _say(f"{number} short its process ended before it [{_ITEMS[number].title}]")
+                    counted.append("short")
+                process.join()
+    finally:
+        # Some are left where this process is ended.
+        for _, process in running.values():
+            process.terminate()
+        for _, process in running.values():
+            process.join(60)
+            process.kill()
     return counted
 
 
