@@ -51,6 +51,11 @@ def worlds(*sizes):
     return sizes[:2] if skip_soak() else sizes
 
 
+def written(file):
+    """What others have written to it so far. They share its offset, which stays."""
+    return os.pread(file.fileno(), os.fstat(file.fileno()).st_size, 0)
+
+
 class World:
     """Ranks that a rank_server forks, as subprocess.Popen has a process."""
 
@@ -59,7 +64,11 @@ class World:
         self.server, self.returncode, self.args = server, None, [function, str(size), str(port), *names]
         self.said = [server.cleanup.enter_context(tempfile.TemporaryFile()) for _ in range(2)]
         socket.send_fds(server.requests, [json.dumps(request).encode()], [file.fileno() for file in self.said])
-        self.pid = server.answer(60)
+        try:
+            # The first world waits until torch is loaded.
+            self.pid = server.answer(300)
+        except subprocess.TimeoutExpired as late:
+            raise Failed(f"the server of the ranks began none within {late.timeout} s: {server.last_errors()}") from late
 
     def poll(self):
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -74,12 +83,10 @@ class World:
     def communicate(self, timeout):
         try:
             self.wait(timeout)
-        finally:
-            written = []
-            for file in self.said:
-                file.seek(0)
-                written.append(file.read().decode(errors="replace"))
-        return written
+        except subprocess.TimeoutExpired as late:
+            output, errors = map(written, self.said)
+            raise subprocess.TimeoutExpired(self.args, timeout, output=output, stderr=errors) from late
+        return [written(file).decode(errors="replace") for file in self.said]
 
 
 class RankServer:
@@ -102,9 +109,11 @@ class RankServer:
         except TimeoutError as late:
             raise subprocess.TimeoutExpired(self.process.args, timeout) from late
         if not said:
-            self.errors.seek(0)
-            raise Failed(f"the server of the ranks ended: {self.errors.read().decode(errors='replace')[-3000:]}")
+            raise Failed(f"the server of the ranks ended: {self.last_errors()}")
         return json.loads(said)
+
+    def last_errors(self):
+        return written(self.errors).decode(errors="replace")[-3000:]
 
     def end(self):
         self.cleanup.close()

@@ -13,7 +13,7 @@ import shutil
 import subprocess
 import time
 
-from harness import ROOT, check, passed, short, skip_soak
+from harness import ROOT, check, lenient, passed, short, skip_soak
 
 TERMINAL_SECONDS = 10
 PIPED_SECONDS = 30
@@ -94,7 +94,7 @@ class Watched:
         subprocess.run([*self.bazel.split(), command], cwd=self.directory / "slow", env=self.env, capture_output=True)
 
     def look(self):
-        limit = TERMINAL_SECONDS if self.terminal else PIPED_SECONDS
+        limit = lenient(TERMINAL_SECONDS) if self.terminal else PIPED_SECONDS
         what = f"{self.name} on a {'terminal' if self.terminal else 'pipe'}"
         started = time.monotonic()
         pause, shown, code = longest_pause(self.command, self.env, self.terminal)

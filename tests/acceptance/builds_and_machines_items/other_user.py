@@ -18,7 +18,7 @@ import sys
 import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
-from harness import ROOT, binary, check, item, main, make_certificates, passed, skipped, wait_until
+from harness import ROOT, binary, check, item, lenient, main, make_certificates, passed, skipped, wait_until
 
 NOBODY = 65534
 OLD_PORT = 7480
@@ -223,8 +223,10 @@ def below(*roots):
     for root in map(pathlib.Path, roots):
         if root.is_dir():
             directories.append(str(root))
-            for path in root.rglob("*"):
-                (directories if path.is_dir() and not path.is_symlink() else files).append(str(path))
+            # Runs of others remove theirs meanwhile: os.walk goes past what is no more.
+            for folder, inner, others in os.walk(root):
+                for path in (os.path.join(folder, name) for name in inner + others):
+                    (directories if os.path.isdir(path) and not os.path.islink(path) else files).append(path)
         elif root.exists():
             files.append(str(root))
     return files, directories
@@ -251,7 +253,7 @@ def daemon(site, command, env):
     return process, json.loads(line)
 
 
-def call(command, env, timeout=30, user=None):
+def call(command, env, timeout=90, user=None):
     """(exit code, stdout, stderr, seconds)."""
     started = time.monotonic()
     done = subprocess.run(as_nobody(command) if user == NOBODY else [str(c) for c in command], env=env, cwd="/",
@@ -320,7 +322,7 @@ def attack_commands(programs, env, tls_port, *addresses):
         code, out, err, seconds = call([meshrun, "submit", "--follow", *flags, "--", "id"], variables, user=NOBODY)
         what = f"submit {' '.join(flags)} as nobody"
         check(code != 0 and "uid=" not in out + err, f"{what} exited {code}: {out}{err}")
-        check(seconds < 8, f"{what} took {seconds:.1f} s")
+        check(seconds < lenient(8), f"{what} took {seconds:.1f} s")
         check(len(err.strip().splitlines()) <= 2, f"{what} said {err}")
     return len(ways)
 

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 
-from harness import check, meshrun, not_applicable, passed, wait_until
+from harness import check, lenient, meshrun, not_applicable, passed, wait_until
 from namespaces import Namespaces, NotPermitted
 from terminal_and_scripts_items.several_runs import secret_of
 
@@ -56,13 +56,13 @@ def change(nodes, size, seconds, what, action=lambda: None):
     began = time.monotonic()
     action()
     wait_until(lambda: all(node.world() == size and len(re.findall("world", node.text())) > before[node] for node in nodes),
-               seconds, f"{what}: {[node.text()[-300:] for node in nodes]}")
+               lenient(seconds), f"{what}: {[node.text()[-300:] for node in nodes]}")
     return time.monotonic() - began
 
 
 def lines(nodes, pattern, what):
     for node in nodes:
-        wait_until(lambda: re.search(pattern, node.text()), 20, lambda: f"{what}: no line {pattern!r} in {node.text()[-600:]!r}")
+        wait_until(lambda: re.search(pattern, node.text()), lenient(20), lambda: f"{what}: no line {pattern!r} in {node.text()[-600:]!r}")
 
 
 def leave(node):
@@ -78,7 +78,7 @@ def run(site):
     site.script("rank.py", RANK)
     a = Node(site, hosts, "a", 0)
     secret = secret_of(a.said)
-    wait_until(lambda: a.world() == 1, 30, "node 0 runs alone")
+    wait_until(lambda: a.world() == 1, lenient(30), "node 0 runs alone")
     # No work is lost by a restart within the first seconds, but ranks have them to say that they go on in process.
     time.sleep(5)
     joined = []
@@ -105,7 +105,7 @@ def run(site):
 
     restarts = len(re.findall(r"restart \d+ of 3", a.text()))
     left = change([a], 1, 10, "a node that leaves", lambda: leave(b))
-    check(b.process.wait(timeout=20) == 0, f"the run that left ended with {b.process.returncode}: {b.text()[-500:]}")
+    check(b.process.wait(timeout=lenient(20)) == 0, f"the run that left ended with {b.process.returncode}: {b.text()[-500:]}")
     lines([b], r"has left \S+, which goes on with 1 rank", "the node that leaves")
     lines([a], r"1 rank now, 2 before; node1-\S+ is gone: moved away from", "the others")
     check(len(re.findall(r"restart \d+ of 3", a.text())) == restarts, f"leaving is charged: {a.text()[-600:]}")
@@ -118,7 +118,7 @@ def run(site):
     c = joined[-1]
     change([a, c], 2, GROWS_WITHIN + 5, "a node comes back")
     change([a], 1, 10, "SIGTERM with --leave-on-signal", lambda: c.process.terminate())
-    check(c.process.wait(timeout=20) == 0, f"--leave-on-signal: {c.process.returncode}: {c.text()[-500:]}")
+    check(c.process.wait(timeout=lenient(20)) == 0, f"--leave-on-signal: {c.process.returncode}: {c.text()[-500:]}")
 
     time.sleep(5)
     join("b", 1)
@@ -126,7 +126,7 @@ def run(site):
     change([a, b], 2, GROWS_WITHIN + 5, "a node comes once more")
     began = time.monotonic()
     a.process.send_signal(signal.SIGKILL)
-    check(b.process.wait(timeout=LEASE + 10) == 1, f"node 0 killed: {b.process.returncode}: {b.text()[-500:]}")
+    check(b.process.wait(timeout=lenient(LEASE + 10)) == 1, f"node 0 killed: {b.process.returncode}: {b.text()[-500:]}")
     ended = time.monotonic() - began
     check("--coordinator" in b.text(), f"the line names no coordinator that outlives the node: {b.text()[-600:]}")
     return passed(f"2 ranks {second:.1f} s after the second node, 3 after {third:.1f} s; a killed node is gone after {lost:.1f} s "

@@ -43,7 +43,7 @@ finally:
 
 
 # The job that Ctrl-Z stops: it stands for longer than its time limit, and has that for its 2 s of work.
-STOPPED_S, LIMIT_S = 8, 7
+STOPPED_S, LIMIT_S = 16, 15
 
 
 class Job:

@@ -41,7 +41,7 @@ def silent_connections(cluster, count):
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, max(soft, count + 512)), hard))
     host, port = cluster.site.env["MESHRUN_COORDINATOR"].rsplit(":", 1)
     with contextlib.ExitStack() as opened:
-        yield [opened.enter_context(socket.create_connection((host, int(port)), timeout=10)) for _ in range(count)]
+        yield [opened.enter_context(socket.create_connection((host, int(port)), timeout=lenient(10))) for _ in range(count)]
 
 
 def silent_peers(site, limit):
@@ -99,7 +99,7 @@ def a_byte_a_second(cluster):
     """How long the coordinator bears a handshake of one byte a second."""
     host, port = cluster.site.env["MESHRUN_COORDINATOR"].rsplit(":", 1)
     began = time.monotonic()
-    with socket.create_connection((host, int(port)), timeout=10) as connection:
+    with socket.create_connection((host, int(port)), timeout=lenient(10)) as connection:
         with contextlib.suppress(OSError):
             # A TLS record that promises 512 bytes.
             for byte in b"\x16\x03\x01\x02\x00" + b"\x01" * 95:
@@ -164,7 +164,7 @@ def every_role_at_once(site, seconds, connections):
         waits = []
         while time.monotonic() < until:
             waits.append(slowest_submit(cluster, 1))
-    *calls, resets = [caller.communicate(timeout=60)[0].strip() for caller in callers]
+    *calls, resets = [caller.communicate(timeout=lenient(60))[0].strip() for caller in callers]
     recovery = slowest_submit(cluster, 1)
     more = peaks.more()
     thread.join()
