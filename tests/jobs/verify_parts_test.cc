@@ -53,11 +53,11 @@ TEST(VerifyReportTest, TheFileHasNoNamesOfHostsUsersAddressesOrDirectories) {
   Report report("", [](const std::string&) {});
   report.replace("gpu7", "<name>");
   report.replace("ada", "<name>");
-  report.replace("/users/ada", "<name>");
-  report.replace("/users/ada/work", "<dir>");
+  report.replace("/data/ada", "<name>");
+  report.replace("/data/ada/work", "<dir>");
   report.add({"files", "saved", Result::kWrong,
-              "gpu7 at 10.1.2.3:29500: /users/ada/work/meshrun-verify-1/model: no space; "
-              "/users/ada/x; LibTorch 2.15.0; adapter"});
+              "gpu7 at 10.1.2.3:29500: /data/ada/work/meshrun-verify-1/model: no space; "
+              "/data/ada/x; LibTorch 2.15.0; adapter"});
   const auto file = ordered_json::parse(report.file(std::chrono::seconds(2), true));
   EXPECT_EQ(file.at("rows").at(0).at("found"),
             "<name> at <address>:29500: <dir>/meshrun-verify-1/model: no space; <name>/x; LibTorch "
@@ -68,13 +68,13 @@ TEST(VerifyReportTest, TheFileHasNoNamesOfHostsUsersAddressesOrDirectories) {
 }
 
 TEST(VerifyReportTest, ANameGoesWithItsDomain) {
-  const Replacements names = {{"gpu7", "<name>"}, {"site.edu", "<name>"}, {"/users/ada", "<name>"}};
+  const Replacements names = {{"gpu7", "<name>"}, {"site.edu", "<name>"}, {"/data/ada", "<name>"}};
   for (const auto& [text, expected] : std::vector<std::pair<std::string, std::string>>{
            {"gpu7.cluster.lab.org:4711 is away", "<name>:4711 is away"},
            {"away is gpu7. Look at gpu7", "away is <name>. Look at <name>"},
            {"store.cluster.site.edu, site.edu", "<name>, <name>"},
            {"gpu70, mysite.edu", "gpu70, mysite.edu"},
-           {"/users/ada/model.pt", "<name>/model.pt"}}) {
+           {"/data/ada/model.pt", "<name>/model.pt"}}) {
     EXPECT_EQ(without_names(text, names), expected);
   }
 }
