@@ -9,8 +9,8 @@
 
 namespace meshrun::coordinator {
 
-// Opens --state-dir, and does what --restored says. NOT_FOUND: --restored, and there is no state;
-// else the errors of SqliteStateStore::Open.
+// Opens --state-dir, and declares a copy where --restored is given. Errors: NOT_FOUND where
+// --restored finds no state, and those of SqliteStateStore::Open and of DeclareCopy.
 absl::StatusOr<std::unique_ptr<StateStore>> OpenOwnState(const StateFlags& flags);
 
 }  // namespace meshrun::coordinator

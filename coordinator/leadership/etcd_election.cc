@@ -184,7 +184,7 @@ void EtcdElection::See(const etcdserverpb::RangeResponse& answer) {
   }
   if (leader_) leader_->leads = true;
   const bool another_renews = HasLeader() && !IsOurs() && renewal_value_ == leader_value_;
-  // The first one that is seen: a leader's key that is made again is no later leadership.
+  // Only the first one counts: a leader that makes its key again was not elected again.
   if (another_renews && seen_.joined != 0 && renewal_ > seen_.joined && seen_.led == 0) {
     seen_.led = leader_made;
   }

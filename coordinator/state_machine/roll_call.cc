@@ -30,14 +30,6 @@ v1::RestoreEvent WithoutRows(const v1::RestoreEvent& restore) {
   return out;
 }
 
-v1::StateRow MetaRow(std::string_view key, std::string value) {
-  v1::StateRow row;
-  row.set_table(v1::STATE_TABLE_META);
-  row.set_key(std::string(key));
-  row.set_value(std::move(value));
-  return row;
-}
-
 v1::StateRow ErasedMetaRow(std::string_view key) {
   v1::StateRow row = MetaRow(key, "");
   row.set_erased(true);

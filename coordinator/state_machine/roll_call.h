@@ -3,8 +3,8 @@
 //
 // It asks the workers that say Hello what they run, and takes no call: for a lease, and two seconds
 // for workers to connect again; for a minute at most where hosts of the copy have not answered.
-// Then it writes in one transaction what they have said, a term above all that were named, and that
-// the state is no copy any more; and it asks the shell to begin anew on that, as after any restart.
+// Then one transaction writes what they have said and a term above all that were named, and ends
+// the copy. After it the shell begins anew on that state, as after any restart.
 // So
 //   - a generation that all its hosts run goes on, whether or not the copy knows it, or its job;
 //   - a job of the copy that has not ended there, and that nobody runs, may have ended since, or be

@@ -1,7 +1,11 @@
-// Keys of STATE_TABLE_META that the state machine and the stores share.
+// Rows of STATE_TABLE_META that the state machine and the stores share.
 #pragma once
 
+#include <string>
 #include <string_view>
+#include <utility>
+
+#include "meshrun/v1/state.pb.h"
 
 namespace meshrun::coordinator {
 
@@ -12,5 +16,13 @@ inline constexpr std::string_view kCopyKey = "copy";
 inline constexpr std::string_view kConfirmedPrefix = "confirmed/";
 // Why everything is refused: StateMachine::outdated().
 inline constexpr std::string_view kOutdatedKey = "outdated";
+
+inline v1::StateRow MetaRow(std::string_view key, std::string value) {
+  v1::StateRow row;
+  row.set_table(v1::STATE_TABLE_META);
+  row.set_key(std::string(key));
+  row.set_value(std::move(value));
+  return row;
+}
 
 }  // namespace meshrun::coordinator

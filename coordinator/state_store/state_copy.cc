@@ -37,13 +37,7 @@ absl::StatusOr<MetaRows> ReadMeta(StateStore& store) {
 
 }  // namespace
 
-v1::StateRow CopyRow(const std::string& name) {
-  v1::StateRow row;
-  row.set_table(v1::STATE_TABLE_META);
-  row.set_key(std::string(kCopyKey));
-  row.set_value(name);
-  return row;
-}
+v1::StateRow CopyRow(const std::string& name) { return MetaRow(kCopyKey, name); }
 
 absl::StatusOr<bool> IsCopy(StateStore& store) {
   MESHRUN_ASSIGN_OR_RETURN(const MetaRows meta, ReadMeta(store));
@@ -58,7 +52,7 @@ absl::StatusOr<bool> IsRollCallOver(StateStore& store, uint64_t term) {
 absl::Status DeclareCopy(StateStore& store, const Restored& restored) {
   MESHRUN_ASSIGN_OR_RETURN(const MetaRows meta, ReadMeta(store));
   const std::string& name = restored.name;
-  // Nobody has begun a term here: there is no state.
+  // No coordinator has begun a term here, so there is no state to declare.
   if (*meta.term == 0 && !meta.copy.has_value()) return absl::OkStatus();
   // A roll call that was begun under another name, or under none, is this restore's from now on.
   if (meta.copy.has_value() && (name.empty() || *meta.copy == name)) return absl::OkStatus();

@@ -5,6 +5,8 @@
 #include <charconv>
 #include <utility>
 
+#include "coordinator/state_store/meta_keys.h"
+
 namespace meshrun::coordinator {
 
 absl::Status StateStore::ForEachRowOf(v1::StateTable table, const TakeRow& take) {
@@ -24,13 +26,7 @@ absl::StatusOr<std::vector<v1::StateRow>> StateStore::Load() {
   return rows;
 }
 
-v1::StateRow TermRow(uint64_t term) {
-  v1::StateRow row;
-  row.set_table(v1::STATE_TABLE_META);
-  row.set_key("term");
-  row.set_value(std::to_string(term));
-  return row;
-}
+v1::StateRow TermRow(uint64_t term) { return MetaRow("term", std::to_string(term)); }
 
 absl::StatusOr<uint64_t> ParseTerm(std::string_view text) {
   uint64_t term = 0;

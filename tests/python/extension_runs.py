@@ -17,6 +17,7 @@ from built import Failed
 from environments import Missing, end_group, free_port, scratch
 from harness import Short, skip_soak
 
+
 def start(command, environ):
     """A group of its own. Standard error has its own pipe: what torch warns of would stand amid a line that a rank prints."""
     return subprocess.Popen([str(word) for word in command], env=environ, text=True, stdin=subprocess.DEVNULL,

@@ -55,7 +55,7 @@ INSTANTIATE_TEST_SUITE_P(Answer, RollCallEndTest, ::testing::Bool(), [](const au
 TEST_P(RollCallEndTest, TheCoordinatorGoesOnAndTheStateIsNoCopy) {
   MemoryStateStore disk;
   ASSERT_TRUE(disk.BeginTerm().ok());
-  ASSERT_TRUE(DeclareCopy(disk, {.name = "monday", .is_in_use = nullptr}).ok());
+  ASSERT_TRUE(DeclareCopy(disk, {.name = "monday"}).ok());
   std::atomic<int> lost{0};
   BatchedStateStore store(std::make_unique<LosingStore>(disk, GetParam(), lost));
   Recipients recipients;

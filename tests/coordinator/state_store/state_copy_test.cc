@@ -15,14 +15,6 @@
 namespace meshrun::coordinator {
 namespace {
 
-v1::StateRow Meta(std::string_view key, std::string value) {
-  v1::StateRow row;
-  row.set_table(v1::STATE_TABLE_META);
-  row.set_key(std::string(key));
-  row.set_value(std::move(value));
-  return row;
-}
-
 v1::StateRow Erased(v1::StateRow row) {
   row.set_erased(true);
   return row;
@@ -30,8 +22,9 @@ v1::StateRow Erased(v1::StateRow row) {
 
 // What the end of a roll call writes.
 std::vector<v1::StateRow> EndOfRollCall(uint64_t term, const std::string& name) {
-  std::vector<v1::StateRow> rows = {Erased(Meta(kOutdatedKey, "")), Erased(Meta(kCopyKey, ""))};
-  if (!name.empty()) rows.push_back(Meta(std::string(kConfirmedPrefix) + name, ""));
+  std::vector<v1::StateRow> rows = {Erased(MetaRow(kOutdatedKey, "")),
+                                    Erased(MetaRow(kCopyKey, ""))};
+  if (!name.empty()) rows.push_back(MetaRow(std::string(kConfirmedPrefix) + name, ""));
   rows.push_back(TermRow(term));
   return rows;
 }
@@ -63,7 +56,7 @@ class StateCopyTest : public ::testing::Test {
 TEST_F(StateCopyTest, AStateThatNobodyDeclaredIsNoCopy) { EXPECT_FALSE(Begin()); }
 
 TEST_F(StateCopyTest, ALeaderThatDiesBeforeItsTermLeavesTheRollCallToTheNextOne) {
-  ASSERT_TRUE(DeclareCopy(store_, {.name = "", .is_in_use = nullptr}).ok());
+  ASSERT_TRUE(DeclareCopy(store_, {.name = ""}).ok());
   EXPECT_TRUE(Begin());
 }
 
@@ -133,12 +126,12 @@ TEST_F(StateCopyTest, AnOutdatedStateIsACopy) {
   ASSERT_TRUE(BeginRestored("monday"));
   EndRollCall("monday");
   ASSERT_FALSE(Begin());
-  ASSERT_TRUE(store_.Commit(term_, {Meta(kOutdatedKey, "3 of 4 workers ...")}).ok());
+  ASSERT_TRUE(store_.Commit(term_, {MetaRow(kOutdatedKey, "3 of 4 workers ...")}).ok());
   EXPECT_FALSE(Begin()) << "without the flag it decides nothing";
   EXPECT_TRUE(BeginRestored("monday", /*is_in_use=*/true));
   EndRollCall("monday");
   EXPECT_FALSE(BeginRestored("monday", /*is_in_use=*/true));
-  ASSERT_TRUE(store_.Commit(term_, {Meta(kOutdatedKey, "3 of 4 workers ...")}).ok());
+  ASSERT_TRUE(store_.Commit(term_, {MetaRow(kOutdatedKey, "3 of 4 workers ...")}).ok());
   EXPECT_TRUE(BeginRestored("", /*is_in_use=*/true));
 }
 
@@ -188,18 +181,18 @@ TEST(StagedStateCopyTest, ADeclarationIsNotUndoneByRowsThatAreMovedLater) {
       {
         // A declaration before a term is written twice.
         BatchedStateStore store(std::make_unique<Shared>(disk, 2 + transactions));
-        ASSERT_TRUE(DeclareCopy(store, {.name = "monday", .is_in_use = nullptr}).ok());
+        ASSERT_TRUE(DeclareCopy(store, {.name = "monday"}).ok());
         const auto term = store.BeginTerm();
         ASSERT_TRUE(term.ok() && *IsCopy(store));
         std::vector<v1::StateRow> rows = EndOfRollCall(*term + 10, "monday");
         for (int i = 0; i < 8; ++i) {
-          rows.push_back(Meta("job" + std::to_string(i), std::string(1000, 'x')));
+          rows.push_back(MetaRow("job" + std::to_string(i), std::string(1000, 'x')));
           rows.back().set_table(v1::STATE_TABLE_JOBS);
         }
         (void)store.Commit(*term, rows);
       }
       BatchedStateStore store(std::make_unique<Shared>(disk, 1000));
-      const absl::Status declared = DeclareCopy(store, {.name = name, .is_in_use = nullptr});
+      const absl::Status declared = DeclareCopy(store, {.name = name});
       ASSERT_TRUE(declared.ok()) << declared;
       ASSERT_TRUE(store.BeginTerm().ok());
       if (name == "tuesday") {
